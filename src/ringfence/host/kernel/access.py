@@ -1,0 +1,148 @@
+"""Who may do what, as one table. Pure: decides from facts and never looks anything up.
+
+`decide` is asked with what the actor is to the thing (`Relation`). The answer for what is not allowed is either
+`HIDE` (say exactly what would be said if the thing did not exist) or `REFUSE` (the actor may know of it). An operator's
+act on what is not his own is recorded; a row says so, not its caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ringfence.host.kernel.people import Actor, Scope, User
+
+
+class Relation(StrEnum):
+    """What the actor is to the thing. The strongest holds: SELF before OWNER before MEMBER before OPERATOR."""
+
+    SELF = "self"  # the thing is the actor's own: user, box, file, token, run
+    OWNER = "owner"  # the user is an agent or a project of the actor
+    MEMBER = "member"  # of the thread
+    OPERATOR = "operator"
+    STRANGER = "stranger"
+
+
+class Answer(StrEnum):
+    ALLOW = "allow"
+    HIDE = "hide"
+    REFUSE = "refuse"
+
+
+class Action(StrEnum):
+    TENANT_CHANGE = "tenant.change"  # add, remove
+    TENANT_SEE = "tenant.see"
+    USER_CHANGE = "user.change"
+    USER_SEE = "user.see"
+    TOKEN_CHANGE = "token.change"
+    TOKEN_SEE = "token.see"
+    BOX_SEE = "box.see"
+    BOX_START = "box.start"
+    BOX_STOP = "box.stop"
+    BOX_LIMITS = "box.limits"
+    EXEC = "exec"
+    FILES_READ = "files.read"
+    FILES_WRITE = "files.write"
+    THREAD_ADD = "thread.add"
+    THREAD_SEE = "thread.see"  # that it exists, its name and members
+    THREAD_MEMBERS = "thread.members"  # change them
+    THREAD_READ = "thread.read"  # text
+    THREAD_POST = "thread.post"
+    RUN_SEE = "run.see"
+    RUN_STEPS = "run.steps"  # that they happened
+    RUN_DETAIL = "run.detail"  # their arguments and results
+    RUN_CANCEL = "run.cancel"
+    STATUS = "status"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    allowed: frozenset[Relation]
+    changes: bool  # a token with `read` alone may not
+    recorded: bool  # in the audit, when an operator does it
+    told: frozenset[Relation] = frozenset()  # who is refused aloud instead of `not found`
+
+
+_S, _W, _M, _O = Relation.SELF, Relation.OWNER, Relation.MEMBER, Relation.OPERATOR
+
+
+def _rule(*allowed: Relation, changes: bool = False, recorded: bool = False, told: tuple[Relation, ...] = ()) -> Rule:
+    return Rule(frozenset(allowed), changes, recorded, frozenset(told))
+
+
+RULES: dict[Action, Rule] = {
+    Action.TENANT_CHANGE: _rule(_O, changes=True, recorded=True, told=(_S, Relation.STRANGER)),
+    Action.TENANT_SEE: _rule(_S, _O),
+    Action.USER_CHANGE: _rule(_O, changes=True, recorded=True, told=(_S, _W)),
+    Action.USER_SEE: _rule(_S, _W, _O),
+    Action.TOKEN_CHANGE: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
+    Action.TOKEN_SEE: _rule(_S, _O, told=(_W,)),
+    Action.BOX_SEE: _rule(_S, _W, _O),
+    Action.BOX_START: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
+    Action.BOX_STOP: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
+    Action.BOX_LIMITS: _rule(_O, changes=True, recorded=True, told=(_S, _W)),
+    Action.EXEC: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
+    Action.FILES_READ: _rule(_S, _O, recorded=True, told=(_W,)),
+    Action.FILES_WRITE: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
+    Action.THREAD_ADD: _rule(_S, _O, changes=True, recorded=True),
+    Action.THREAD_SEE: _rule(_M, _O),
+    Action.THREAD_MEMBERS: _rule(_M, _O, changes=True, recorded=True),
+    Action.THREAD_READ: _rule(_M, told=(_O,)),
+    Action.THREAD_POST: _rule(_M, changes=True, told=(_O,)),
+    Action.RUN_SEE: _rule(_S, _M, _O),
+    Action.RUN_STEPS: _rule(_S, _O, told=(_M,)),
+    Action.RUN_DETAIL: _rule(_S, told=(_M, _O)),
+    Action.RUN_CANCEL: _rule(_S, _O, changes=True, recorded=True, told=(_M,)),
+    Action.STATUS: _rule(_S, _M, _O),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    answer: Answer
+    recorded: bool  # the caller writes the audit row before it acts
+    why: str  # for people, when it is not allowed
+
+
+def decide(action: Action, actor: Actor, relation: Relation) -> Verdict:
+    rule = RULES[action]
+    own = relation in rule.allowed and relation is not _O
+    if not own and not (actor.operator and _O in rule.allowed):
+        if relation in rule.told:
+            return Verdict(Answer.REFUSE, False, f"{_CALLED[relation]} may not do this: {action.value}")
+        return Verdict(Answer.HIDE, False, "")
+    if rule.changes and not actor.operator and Scope.USER not in actor.scopes:
+        return Verdict(Answer.REFUSE, False, "the token may only read")
+    return Verdict(Answer.ALLOW, rule.recorded and (not own or actor.impersonated), "")
+
+
+_CALLED = {_S: "a user", _W: "an owner", _M: "a member", _O: "an operator", Relation.STRANGER: "a user"}
+
+
+def towards_user(actor: Actor, target: User) -> Relation:
+    """What the actor is to a user and to all that belongs to it."""
+    if actor.user is not None and actor.user.id == target.id:
+        return _S
+    if actor.user is not None and target.owner is not None and target.owner == actor.user.id:
+        return _W
+    return _O if actor.operator else Relation.STRANGER
+
+
+def towards_thread(actor: Actor, tenant: str, members: frozenset[str]) -> Relation:
+    """`tenant`, `members`: ids. A member of another tenant there is not: a thread's members are its tenant's."""
+    if actor.user is not None and actor.user.tenant == tenant and actor.user.id in members:
+        return _M
+    return _O if actor.operator else Relation.STRANGER
+
+
+def towards_tenant(actor: Actor, tenant_name: str) -> Relation:
+    if actor.operator:
+        return _O
+    return _S if actor.user is not None and actor.user.tenant_name == tenant_name else Relation.STRANGER
+
+
+def grantable(actor: Actor) -> frozenset[Scope]:
+    """The scopes that the actor may put into a new token: never more than it has."""
+    if actor.operator:
+        return frozenset(Scope)
+    return frozenset({Scope.USER, Scope.READ}) & (actor.scopes | {Scope.READ})

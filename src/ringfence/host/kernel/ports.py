@@ -1,0 +1,429 @@
+"""What the engine needs of the world, named by guarantee. Implemented outside (store, drivers, broker, models, app).
+
+Every method raises only errors of `kernel.errors`; each protocol lists the particular ones. All times are aware UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from ringfence.host.kernel.boxes import Box, BoxKind, Desired, Limits, Observed
+from ringfence.host.kernel.ids import BoxId, RunId, TenantId, ThreadId, TokenId, TurnId, UserId
+from ringfence.host.kernel.people import Actor, Scope, Tenant, Token, User, UserKind
+from ringfence.host.kernel.runs import Checkpoint, Effect, Run, RunState, Step
+from ringfence.host.kernel.threads import Event, EventKind, Message, Thread, Turn
+
+# --- the world -------------------------------------------------------------------------------------------------------
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """Aware UTC; for what people read. Leases use the store's clock."""
+
+    def monotonic(self) -> float:
+        """Seconds; for durations."""
+
+
+class Ids(Protocol):
+    def new(self, prefix: str) -> str:
+        """`prefix_` + 20 base32 characters, sortable by time."""
+
+    def box(self) -> BoxId: ...
+
+    def secret(self) -> str:
+        """256 random bits in base32 (52 characters)."""
+
+
+# --- durable facts ---------------------------------------------------------------------------------------------------
+# An acknowledged write is on disk. Removed rows are tombstoned: their names may be used again, their ids never.
+
+
+class Tenants(Protocol):
+    """Conflict: the name exists. NotFound."""
+
+    async def add(self, name: str) -> Tenant: ...
+    async def get(self, name: str) -> Tenant: ...
+    async def all(self) -> list[Tenant]: ...
+    async def remove(self, name: str) -> None:
+        """Conflict while it has users."""
+
+
+class Users(Protocol):
+    """Conflict: the name exists in the tenant. NotFound: tenant, user or owner."""
+
+    async def add(self, tenant: str, name: str, kind: UserKind, owner: str | None) -> User: ...
+    async def get(self, tenant: str, name: str) -> User: ...
+    async def by_id(self, user: UserId) -> User: ...
+    async def all(self, tenant: str) -> list[User]: ...
+    async def remove(self, user: UserId) -> None:
+        """Tombstones the user and revokes its tokens in one transaction."""
+
+
+class Tokens(Protocol):
+    """NotFound."""
+
+    async def add(
+        self, user: UserId, secret_hash: str, scopes: frozenset[Scope], note: str, expires_at: datetime | None
+    ) -> Token: ...
+    async def find(self, secret_hash: str) -> tuple[Token, User]:
+        """Also expired ones: the caller decides by its clock. NotFound: unknown or revoked."""
+
+    async def all(self, user: UserId) -> list[Token]: ...
+    async def remove(self, token: TokenId) -> None: ...
+
+
+class Boxes(Protocol):
+    """NotFound."""
+
+    async def home_of(self, user: User, driver: str, limits: Limits) -> Box:
+        """The user's home box; its row is made on first use (unique on (tenant, user) where kind = home)."""
+
+    async def add(self, user: User, kind: BoxKind, driver: str, limits: Limits) -> Box: ...
+    async def get(self, box: BoxId) -> Box: ...
+    async def all(self, tenant: TenantId | None = None) -> list[Box]: ...
+    async def update(
+        self,
+        box: BoxId,
+        *,
+        desired: Desired | None = None,
+        observed: Observed | None = None,
+        uid: int | None = None,
+        identity: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        started: bool = False,
+        active: bool = False,
+    ) -> Box:
+        """Sets what is not None. `started`: generation + 1 and started_at; `active`: last_active_at.
+        observed other than running clears the identity."""
+
+
+class Threads(Protocol):
+    """Conflict: the name exists. NotFound."""
+
+    async def add(self, tenant: TenantId, name: str, members: Sequence[UserId], parallel: bool) -> Thread: ...
+    async def get(self, tenant: TenantId, name: str) -> Thread: ...
+    async def by_id(self, thread: ThreadId) -> Thread: ...
+    async def of_member(self, user: UserId) -> list[Thread]: ...
+    async def of_tenant(self, tenant: TenantId) -> list[Thread]: ...
+    async def set_member(self, thread: ThreadId, user: UserId, member: bool) -> Thread: ...
+    async def messages(self, thread: ThreadId, before: int | None, limit: int) -> list[Message]:
+        """Oldest first; the newest `limit` below the cursor `before`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    turn: Turn
+    run: Run
+    message: Message
+    repeated: bool  # the idempotency key had been used with the same body
+
+
+class Turns(Protocol):
+    """NotFound."""
+
+    async def accept(
+        self, thread: ThreadId, actor: UserId, text: str, mode: Literal["queue", "reject"], key: str | None
+    ) -> Accepted:
+        """Message, turn, queued run and their events in one transaction. Same key and body of the actor: the same
+        turn. Conflict `key_reused`: other body. Conflict `lane_busy`: mode reject and the lane has a live turn."""
+
+    async def get(self, turn: TurnId) -> Turn: ...
+
+
+class Runs(Protocol):
+    """StaleEpoch: a write by an epoch that is not the run's. NotFound."""
+
+    async def get(self, run: RunId) -> Run: ...
+    async def all(self, tenant: TenantId, limit: int) -> list[Run]: ...
+    async def claim(self, worker: str, limit: int, token_hash: Callable[[RunId], str]) -> list[Run]:
+        """Queued runs whose lane has no live run, oldest first: now running, epoch + 1, attempts + 1, leased to
+        `worker` for LEASE_SECONDS of the store's clock. At most one live run in a lane: a unique index says so."""
+
+    async def heartbeat(self, worker: str) -> list[RunId]:
+        """Renews every lease of `worker`; returns the runs that it still holds."""
+
+    async def adopt(self, run: RunId, worker: str, epoch: int) -> Run:
+        """A running run whose lease is another worker's, by a kernel that found its loop alive: epoch + 1, no attempt
+        counted. StaleEpoch when `epoch` is no longer the run's."""
+
+    async def expired(self, worker: str) -> list[Run]:
+        """Running runs whose lease is over, or whose worker is not `worker` while SQLite has one kernel only."""
+
+    async def assign(self, run: RunId, epoch: int, box: BoxId, guest_digest: str) -> None: ...
+    async def requeue(self, run: RunId, epoch: int, reason: str) -> Run:
+        """Back to the queue from its checkpoint; the next attempt starts not before a back-off of
+        2 ** attempts * 0.5 s."""
+
+    async def end(self, run: RunId, epoch: int, state: RunState, reason: str, reply: str | None) -> Run:
+        """A final state, with turn, reply message and events in one transaction. A run that is already final with the
+        same state and reply is answered as it is (finishing twice is one finish); Conflict otherwise."""
+
+    async def cancel(self, run: RunId) -> Run:
+        """Sets cancel_requested; a queued run is cancelled at once."""
+
+
+class Steps(Protocol):
+    """StaleEpoch, NotFound."""
+
+    async def begin(
+        self, run: RunId, epoch: int, n: int, tool: str, arguments: Mapping[str, Any], digest: str, effect: Effect
+    ) -> tuple[Step, bool]:
+        """(step, new). A step that exists with this digest is returned as it is. Conflict `diverged`: another digest;
+        Conflict `step_gap`: n is not the next number."""
+
+    async def end(self, run: RunId, epoch: int, n: int, result: Mapping[str, Any], interrupted: bool) -> Step:
+        """A step that has ended keeps its first result."""
+
+    async def all(self, run: RunId) -> list[Step]: ...
+    async def save_checkpoint(self, run: RunId, epoch: int, boundary: str, step: int, state: str) -> Checkpoint: ...
+    async def checkpoint(self, run: RunId) -> Checkpoint | None: ...
+
+
+class Events(Protocol):
+    async def after(self, thread: ThreadId, cursor: int, limit: int) -> list[Event]:
+        """Oldest first."""
+
+    async def append(
+        self,
+        thread: ThreadId,
+        kind: EventKind,
+        body: Mapping[str, Any],
+        *,
+        actor: UserId | None = None,
+        turn: TurnId | None = None,
+        run: RunId | None = None,
+    ) -> Event: ...
+    async def changed(self, thread: ThreadId, cursor: int, seconds: float) -> bool:
+        """Waits until the thread has an event after `cursor`; False after `seconds`."""
+
+
+class Audit(Protocol):
+    async def record(self, actor: Actor | None, action: str, subject: str, details: Mapping[str, Any]) -> None: ...
+    async def last(self, limit: int) -> list[dict[str, Any]]: ...
+
+
+class Store(Protocol):
+    """One durable store."""
+
+    @property
+    def tenants(self) -> Tenants: ...
+    @property
+    def users(self) -> Users: ...
+    @property
+    def tokens(self) -> Tokens: ...
+    @property
+    def boxes(self) -> Boxes: ...
+    @property
+    def threads(self) -> Threads: ...
+    @property
+    def turns(self) -> Turns: ...
+    @property
+    def runs(self) -> Runs: ...
+    @property
+    def steps(self) -> Steps: ...
+    @property
+    def events(self) -> Events: ...
+    @property
+    def audit(self) -> Audit: ...
+    async def health(self) -> dict[str, Any]:
+        """`{"ok": bool, "schema": str, "size_bytes": int, "commit_ms": float}`; never raises."""
+
+    async def close(self) -> None: ...
+
+
+# --- boxes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a driver sees of a box now."""
+
+    state: Observed  # absent, stopped or running
+    identity: dict[str, Any] | None
+    uid: int
+    pids: int
+    memory_bytes: int
+    memory_peak_bytes: int
+    memory_limit_bytes: int
+    oom_kills: int
+
+
+class Driver(Protocol):
+    """Makes boxes on a substrate. Unavailable (with the remedy) when isolation is missing; DiskFull; Failed."""
+
+    @property
+    def name(self) -> str: ...
+    async def facts(self) -> dict[str, Any]:
+        """What this host enforces: mode, cgroups, weak (list of ids), bwrap, guest_digest, boot_id, installation."""
+
+    async def provision(self, box: BoxId, kind: BoxKind) -> int:
+        """Tree and ids; returns the uid. Idempotent."""
+
+    async def start(self, box: BoxId, limits: Limits) -> dict[str, Any]:
+        """The identity of its PID 1. A running box is answered as it is."""
+
+    async def stop(self, box: BoxId) -> None: ...
+    async def observe(self, box: BoxId) -> Sight: ...
+    async def set_limits(self, box: BoxId, limits: Limits) -> None: ...
+    async def remove(self, box: BoxId) -> None: ...
+    async def running(self) -> list[BoxId]: ...
+    async def dial(self, box: BoxId, identity: Mapping[str, Any]) -> int:
+        """A connected stream socket (fd, owned by the caller) whose peer is proven to be that PID 1 and no other.
+        BoxLost when it is gone, is another process, or does not listen within 5 s."""
+
+    def files(self, box: BoxId) -> AbstractAsyncContextManager[BoxFiles]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    name: bytes  # last component, raw bytes
+    kind: Literal["file", "directory", "symlink", "other"]
+    size: int
+    mode: int  # permission bits
+    mtime_ns: int
+    target: bytes | None  # of a symlink
+
+
+class BoxFiles(Protocol):
+    """Files of one box, nothing followed out of it. Paths are bytes: relative to HOME unless below /home/user or
+    /workspace. NotFound; Refused (leads out, no regular file); Conflict (is a directory, not empty); DiskFull;
+    TooLarge."""
+
+    async def stat(self, path: bytes) -> FileInfo: ...
+    async def list(self, path: bytes, after: bytes | None, limit: int) -> list[FileInfo]:
+        """Sorted by name; `after` pages on."""
+
+    def get(self, path: bytes) -> AsyncIterator[bytes]: ...
+    def fetch(self, path: bytes) -> AbstractAsyncContextManager[tuple[FileInfo, AsyncIterator[bytes]]]:
+        """The opened file (links followed, so not what `stat` says of the name) and exactly its size in bytes."""
+
+    async def put(self, path: bytes, data: AsyncIterator[bytes], mode: int) -> FileInfo:
+        """Atomic: all of it under the name, or nothing. Missing folders are made (0755)."""
+
+    async def remove(self, path: bytes, recursive: bool) -> None: ...
+    async def usage(self) -> tuple[int, int]:
+        """(bytes by blocks, inodes) of the whole tree."""
+
+
+# --- the wire --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSpec:
+    argv: Sequence[bytes]
+    env: Mapping[str, bytes]  # exactly this
+    cwd: str
+    stdin: Literal["null", "pipe"]
+    output: Literal["stream", "keep"]
+    timeout: float | None  # seconds
+    grace: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    head: bytes
+    tail: bytes
+    total: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Exactly one for each command."""
+
+    code: int | None
+    signal: int | None
+    reason: Literal["exit", "timeout", "oom", "killed", "spawn_failed", "box_lost"]
+    message: str
+    left: Sequence[int]
+    duration_ms: int
+    stdout: Kept | None = None
+    stderr: Kept | None = None
+    memory_limit_bytes: int | None = None  # with reason oom: of the box's commands together
+    memory_peak_bytes: int | None = None
+
+
+class Command(Protocol):
+    """A running command, or one that has ended. BoxLost is never raised: it is an outcome."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def attached(self) -> bool: ...
+    def output(self) -> AsyncIterator[tuple[Literal[1, 2], bytes]]:
+        """Chunks in the order of each stream, with back-pressure; ends when the command has. Once only."""
+
+    async def write(self, data: bytes) -> None:
+        """To its stdin, with back-pressure. Silently nothing once it has ended or closed it."""
+
+    async def close_stdin(self) -> None: ...
+    async def signal(self, number: int) -> None: ...
+    async def stop(self, grace: float) -> None: ...
+    async def outcome(self) -> Outcome: ...
+    async def release(self) -> None:
+        """The outcome is safe elsewhere: the guest may forget it. Idempotent."""
+
+
+LoopAsk = tuple[RunId, str, Any]  # run id as PID 1 stamped it, method, the validated dataclass of wire.messages
+
+
+class LoopHost(Protocol):
+    """What the broker calls with what loops ask. Implemented by the engine. Its errors become the reply's `err`."""
+
+    async def ask(self, box: BoxId, run: RunId, method: str, params: Any) -> Any: ...
+    async def loop_ended(self, box: BoxId, run: RunId, code: int | None, signal: int | None) -> None: ...
+    async def link_lost(self, box: BoxId) -> None:
+        """The box's wire ended and was not replaced by a newer one. Returns when it is known whether there is another:
+        commands that no newer wire carries on are box_lost then."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestHello:
+    digest: str
+    guest: str
+    landlock: int
+    runs: Mapping[RunId, str]  # run -> token
+    commands: Mapping[str, Literal["running", "ended"]]  # by key
+    orphans: Sequence[int]
+
+
+class Link(Protocol):
+    """The wire to one running box. BoxLost from every method once it has ended."""
+
+    @property
+    def hello(self) -> GuestHello: ...
+    @property
+    def alive(self) -> bool: ...
+    async def spawn(self, key: str, spec: CommandSpec) -> Command: ...
+    async def start_run(self, start: Mapping[str, Any]) -> int:
+        """Fields of wire.messages.RunStart; returns the loop's pid in the box."""
+
+    async def cancel_run(self, run: RunId, grace: float) -> None: ...
+    async def close(self) -> None: ...
+
+
+class Broker(Protocol):
+    """Attaches to boxes. BoxLost."""
+
+    async def attach(self, box: BoxId, sock_fd: int, host: LoopHost) -> Link:
+        """Takes the socket over; hello within 5 s."""
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    text: str
+    tool_calls: Sequence[Mapping[str, Any]]  # {"id", "name", "arguments"}
+    stop: Literal["end", "tool_calls", "length"]
+
+
+class Model(Protocol):
+    """One provider. Unavailable; Refused; Failed."""
+
+    async def generate(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ModelReply: ...

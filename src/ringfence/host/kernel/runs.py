@@ -1,0 +1,118 @@
+"""Runs, steps, checkpoints: nouns and the tables that decide over them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from ringfence.host.kernel.ids import BoxId, RunId, ThreadId, TurnId, UserId
+
+LEASE_SECONDS = 30.0
+HEARTBEAT_SECONDS = 5.0  # six beats fit in a lease: five may be lost
+HELLO_SECONDS = 10.0  # how long an adopting kernel waits for the loop of a run to show itself
+MAX_ATTEMPTS = 3
+
+
+class RunState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    PARKED = "parked"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+RUN_FINAL = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
+TRANSITIONS: dict[RunState, frozenset[RunState]] = {
+    RunState.QUEUED: frozenset({RunState.RUNNING, RunState.CANCELLED, RunState.FAILED}),
+    RunState.RUNNING: frozenset(
+        {RunState.QUEUED, RunState.PARKED, RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED}
+    ),
+    RunState.PARKED: frozenset({RunState.QUEUED, RunState.CANCELLED, RunState.FAILED}),
+    RunState.COMPLETED: frozenset(),
+    RunState.FAILED: frozenset(),
+    RunState.CANCELLED: frozenset(),
+}
+
+
+class StepState(StrEnum):
+    BEGUN = "begun"
+    ENDED = "ended"
+    INTERRUPTED = "interrupted"  # ended too: what it did is not known, and it is not run again
+
+
+class Effect(StrEnum):
+    PURE = "pure"
+    IDEMPOTENT = "idempotent"
+    ONCE = "once"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One attempt at a turn by one executor under one lease."""
+
+    id: RunId
+    turn: TurnId
+    thread: ThreadId
+    actor: UserId
+    box: BoxId | None  # set when an executor was found
+    state: RunState
+    reason: str  # of a failure, or why it is queued
+    epoch: int  # +1 with each claim and each adoption; writes with an older one are refused
+    attempts: int
+    worker: str | None  # the kernel process that holds the lease
+    lease_until: datetime | None
+    token_hash: str  # SHA-256 of the run token
+    cancel_requested: bool
+    guest_digest: str | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    run: RunId
+    n: int
+    tool: str
+    arguments: dict[str, Any]
+    digest: str  # SHA-256 of the canonical JSON of (tool, arguments, effect)
+    effect: Effect
+    state: StepState
+    result: dict[str, Any] | None
+    begun_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    run: RunId
+    boundary: str
+    step: int
+    cursor: int
+    state: str
+    created_at: datetime
+
+
+class Redrive(StrEnum):
+    """What becomes of a run whose executor is gone (the rows of architecture.md section 7 that exist by now)."""
+
+    CANCEL = "cancel"
+    GIVE_UP = "give_up"  # failed `retries_exhausted`
+    INCOMPATIBLE = "incompatible"
+    REQUEUE = "requeue"  # from the checkpoint, else from the start
+
+
+def redrive(run: Run, *, guest_digest: str | None, recorded_after_checkpoint: bool) -> Redrive:
+    """Decides from facts only. `guest_digest` is the one that a new executor would run."""
+    if run.cancel_requested:
+        return Redrive.CANCEL
+    if run.attempts >= MAX_ATTEMPTS:
+        return Redrive.GIVE_UP
+    changed = run.guest_digest is not None and guest_digest is not None and run.guest_digest != guest_digest
+    if changed and recorded_after_checkpoint:
+        return Redrive.INCOMPATIBLE
+    return Redrive.REQUEUE

@@ -1,0 +1,323 @@
+"""Settings: one file, one table that says what may stand in it.
+
+Pure: text in, `Settings` out. Reads no file, no environment, no clock. `KEYS` is the only list of keys: parsing, `config
+show` and docs/configuration.md all come from it, so that none of them can know a key that the others do not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from ringfence.host.kernel.boxes import Limits
+from ringfence.host.kernel.errors import Invalid
+
+MODES = ("auto", "root", "subuid", "shared")
+MODELS = ("scripted",)
+# What a host may be unable to enforce, and what accepting that means. `unproved`: a listener that others can reach on a
+# host whose walls no attack suite has tried.
+ACCEPT = {
+    "no-cgroup": "no memory, pids or CPU limits for each box, and no freeze: pause means stop",
+    "shared-uid": "every box has the same host id: the walls between boxes are namespaces alone, with no second wall",
+    "no-landlock": "a command can signal the agent loop of the same box",
+    "no-landlock-scope": "this kernel's Landlock scopes no signals: a command can end the agent loop of the same box",
+    "no-pidfs": "a box's PID 1 is known by pid and start time alone",
+    "no-nft": "no redirect and no reject in a box's network namespace: it has a loopback only",
+    "unproved": "a listener beyond loopback on a host where no attack suite has run",
+}
+
+_SIZE = re.compile(r"(\d{1,15})\s*(B|KiB|MiB|GiB|TiB)?\Z")
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,62})(\.[a-z0-9-]{1,63})*\Z")
+_DATABASES = ("sqlite:///", "postgresql://")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a server runs with. The first three and `socket` are known only once there is a state directory (`at`)."""
+
+    home: str = ""
+    installation: str = ""  # 16 base32 characters
+    socket: str = ""  # of operators
+    database: str = ""  # SQLAlchemy URL without a driver; "" = SQLite below home
+    listen: tuple[str, int] | None = ("127.0.0.1", 8377)
+    domain: str = ""
+    model: str = "scripted"
+    mode: str = "auto"
+    max_runs: int = 8
+    accept: tuple[str, ...] = ()
+    bwrap: str = "/usr/bin/bwrap"
+    python: str = "/usr/bin/python3"
+    cgroup_parent: str = ""
+    limits: Limits = field(default_factory=Limits)
+
+    def at(self, home: str, installation: str, mode: str) -> Settings:
+        """These settings for one installation, its open ends filled in."""
+        return replace(
+            self,
+            home=home,
+            installation=installation,
+            socket=f"{home}/run/api.sock",
+            database=self.database or f"sqlite:///{home}/db/ringfence.db",
+            mode=mode,
+        )
+
+    @property
+    def loopback_only(self) -> bool:
+        return self.listen is None or ipaddress.ip_address(self.listen[0]).is_loopback
+
+    def to_json(self) -> dict[str, Any]:
+        """`from_json` gives the same settings back."""
+        raw = asdict(self)
+        raw["listen"] = list(self.listen) if self.listen else None
+        raw["accept"] = list(self.accept)
+        return raw
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Settings:
+        """Settings that `to_json` wrote. Invalid: anything else, an unknown field included."""
+        unknown = set(raw) - {f.name for f in fields(cls)}
+        if unknown:
+            raise Invalid(f"settings have no field {sorted(unknown)[0]!r}", remedy="start the server again")
+        known = dict(raw)
+        try:
+            if known.get("listen") is not None:
+                host, port = known["listen"]
+                known["listen"] = (str(host), int(port))
+            known["accept"] = tuple(known.get("accept", ()))
+            known["limits"] = Limits(**known.get("limits", {}))
+            return cls(**known)
+        except (TypeError, ValueError) as error:
+            raise Invalid(f"these are no settings: {error}", remedy="start the server again") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of the file. `check` gives the value as it is kept, or raises ValueError with what is allowed."""
+
+    name: str  # `limits.memory` is `memory` in the table [limits]
+    kind: str  # for people
+    allowed: str
+    says: str
+    check: Callable[[object], Any]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError("a string")
+    return value
+
+
+def _one_of(*allowed: str) -> Callable[[object], str]:
+    def check(value: object) -> str:
+        if value not in allowed:
+            raise ValueError("one of " + ", ".join(allowed))
+        return str(value)
+
+    return check
+
+
+def _whole(low: int, high: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def size_text(number: int) -> str:
+    """1073741824 -> "1GiB": the largest unit that divides it."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if number and number % _UNITS[unit] == 0:
+            return f"{number // _UNITS[unit]}{unit}"
+    return str(number)
+
+
+def parse_size(value: object) -> int:
+    """Bytes of 1048576, "1048576", "1024KiB", "1MiB". ValueError: anything else."""
+    if type(value) is int and value >= 0:
+        return value
+    match = _SIZE.match(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError('a size: whole bytes, or a string like "512MiB" or "2GiB"')
+    return int(match[1]) * _UNITS[match[2] or "B"]
+
+
+def _size(low: int, high: int) -> Callable[[object], int]:
+    def check(value: object) -> int:
+        number = parse_size(value)
+        if not low <= number <= high:
+            raise ValueError(f"a size from {size_text(low)} to {size_text(high)}")
+        return number
+
+    return check
+
+
+def _listen(value: object) -> tuple[str, int] | None:
+    allowed = 'an "address:port" such as "127.0.0.1:8377" or "[::1]:8377", or "off"'
+    if value in ("off", "none"):
+        return None
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(allowed)
+    try:
+        return str(ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))), int(port)
+    except ValueError as error:
+        raise ValueError(allowed) from error
+
+
+def _database(value: object) -> str:
+    text = _text(value)
+    if text and not text.startswith(_DATABASES):
+        raise ValueError("a URL that begins with " + " or ".join(_DATABASES))
+    return text
+
+
+def _domain(value: object) -> str:
+    if not isinstance(value, str) or (value and not _HOST.match(value)):
+        raise ValueError("a host name in lower case, without scheme and port")
+    return value
+
+
+def _path(value: object) -> str:
+    text = _text(value)
+    if text and not (text.startswith("/") and ".." not in text.split("/")):
+        raise ValueError("an absolute path without ..")
+    return text
+
+
+def _program(value: object) -> str:
+    text = _path(value)
+    if not text:
+        raise ValueError("an absolute path without ..")
+    return text
+
+
+def accept_ids(value: object) -> tuple[str, ...]:
+    """["no-cgroup"] or "no-cgroup,shared-uid", in one order and without repeats. ValueError: an id that is none."""
+    items = [i.strip() for i in value.split(",") if i.strip()] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError("a list of ids: " + ", ".join(ACCEPT))
+    for item in items:
+        if item not in ACCEPT:
+            near = difflib.get_close_matches(str(item), ACCEPT, 1, 0.4)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError("ids out of " + ", ".join(ACCEPT) + hint)
+    return tuple(i for i in ACCEPT if i in items)
+
+
+# The spawner has the same bounds and the last word (spawner/protocol.py BOUNDS); a test holds the two together.
+LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
+    "memory": (96 << 20, 1 << 50),
+    "pids": (32, 65536),
+    "cpu_milli": (50, 1_024_000),
+    "nofile": (256, 1 << 20),
+    "fsize": (1 << 20, 1 << 50),
+    "shm": (1 << 20, 1 << 45),
+    "run": (1 << 20, 1 << 40),
+}
+_LIMIT_SAYS = {
+    "memory": "memory of a box, swap included",
+    "pids": "processes and threads of a box",
+    "cpu_milli": "CPU time of a box in thousandths of a core",
+    "nofile": "open files of a process (hard limit)",
+    "fsize": "largest file that a process may write",
+    "shm": "/dev/shm of a box",
+    "run": "/run of a box",
+}
+SIZES = ("memory", "fsize", "shm", "run")
+
+
+def _limit_key(name: str) -> Key:
+    low, high = LIMIT_BOUNDS[name]
+    if name in SIZES:
+        return Key(
+            f"limits.{name}", "size", f"{size_text(low)} to {size_text(high)}", _LIMIT_SAYS[name], _size(low, high)
+        )
+    return Key(f"limits.{name}", "whole number", f"{low} to {high}", _LIMIT_SAYS[name], _whole(low, high))
+
+
+KEYS: tuple[Key, ...] = (
+    Key(
+        "database",
+        "URL",
+        "sqlite:///PATH, postgresql://...",
+        "the store; empty = SQLite in db/ of the state",
+        _database,
+    ),
+    Key(
+        "listen", "address:port", '"127.0.0.1:8377", "off"', "where people and programs reach the API by token", _listen
+    ),
+    Key("domain", "host name", "lower case", "a further name in the Host header that the API answers to", _domain),
+    Key("model", "name", ", ".join(MODELS), "the model provider; `scripted` is none and says so", _one_of(*MODELS)),
+    Key(
+        "mode",
+        "name",
+        ", ".join(MODES),
+        "how boxes get their host ids; auto = root, else subuid, else shared",
+        _one_of(*MODES),
+    ),
+    Key("max_runs", "whole number", "1 to 512", "runs at work at once", _whole(1, 512)),
+    Key("accept", "list of ids", ", ".join(ACCEPT), "what this host may lack without a refusal", accept_ids),
+    Key("bwrap", "path", "absolute", "the bubblewrap program", _program),
+    Key("python", "path", "absolute", "the interpreter of server and boxes; not one below a private folder", _program),
+    Key("cgroup_parent", "path", "absolute", "a delegated cgroup directory to use; empty = found by itself", _path),
+    *(_limit_key(name) for name in LIMIT_BOUNDS),
+)
+
+
+def _flatten(raw: Mapping[str, object]) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in raw.items():
+        if name == "limits" and isinstance(value, Mapping):
+            flat |= {f"limits.{inner}": item for inner, item in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _checked(name: str, value: object, source: str) -> Any:
+    known = {key.name: key for key in KEYS}
+    if name not in known:
+        short = {"limits": "limits"} | {k.rpartition(".")[2]: k for k in known}
+        near = difflib.get_close_matches(name.rpartition(".")[2], short, 1, 0.5)
+        hint = f"did you mean {short[near[0]]}? " if near else ""
+        raise Invalid(
+            f"{source}: unknown key {name!r}",
+            remedy=f"{hint}`ringfence config show` lists every key",
+            key=name,
+            nearest=short[near[0]] if near else None,
+        )
+    try:
+        return known[name].check(value)
+    except ValueError as error:
+        raise Invalid(
+            f"{source}: {name} = {value!r} is not allowed",
+            remedy=f"{name} must be {error}",
+            key=name,
+            value=repr(value),
+            allowed=str(error),
+        ) from error
+
+
+def parse(text: str, *, source: str = "ringfence.toml") -> Settings:
+    """Settings of a TOML text; what it leaves out has its default. Invalid: no TOML, a key that is none (with the nearest
+    one), a value of another type or out of range (with the range)."""
+    try:
+        raw = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise Invalid(f"{source}: not TOML: {error}", remedy="`ringfence config show` prints a valid file") from error
+    values = {name: _checked(name, value, source) for name, value in _flatten(raw).items()}
+    limits = {n.removeprefix("limits."): v for n, v in values.items() if n.startswith("limits.")}
+    return Settings(**{n: v for n, v in values.items() if "." not in n}, limits=Limits(**limits))
+
+
+def override(settings: Settings, values: Mapping[str, object], *, source: str = "command line") -> Settings:
+    """`settings` with single keys of KEYS (none below limits) replaced, each checked as in the file."""
+    return replace(settings, **{name: _checked(name, value, source) for name, value in values.items()})

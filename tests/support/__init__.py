@@ -1,0 +1,1 @@
+"""Rigs that several folders of tests share: real parts, set up and taken down."""

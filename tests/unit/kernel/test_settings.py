@@ -1,0 +1,182 @@
+"""Settings: every key is documented, checked and read back; a wrong one is an error that says what would be right."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringfence.host.kernel.boxes import Limits
+from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.settings import ACCEPT, KEYS, LIMIT_BOUNDS, Settings, override, parse, parse_size, size_text
+from ringfence.host.kernel.settings_text import as_markdown, as_toml, values
+from ringfence.spawner.protocol import BOUNDS
+
+TOP = Path(__file__).parents[3]
+FULL = """
+database = "sqlite:////srv/x.db"
+listen = "[::1]:9000"
+domain = "agents.example.org"
+mode = "subuid"
+max_runs = 3
+accept = ["no-nft", "no-cgroup"]
+bwrap = "/opt/bwrap"
+python = "/usr/bin/python3.12"
+cgroup_parent = "/sys/fs/cgroup/x"
+[limits]
+memory = "2GiB"
+pids = 100
+cpu_milli = 1500
+shm = 67108864
+"""
+
+
+def test_an_empty_file_is_a_whole_one() -> None:
+    assert parse("") == Settings()
+    assert Settings().listen == ("127.0.0.1", 8377)
+
+
+def test_every_value_arrives() -> None:
+    settings = parse(FULL)
+    assert settings.listen == ("::1", 9000)
+    assert settings.accept == ("no-cgroup", "no-nft")  # in the table's order
+    assert settings.limits == Limits(memory=2 << 30, pids=100, cpu_milli=1500, shm=64 << 20)
+    assert (settings.mode, settings.max_runs, settings.bwrap) == ("subuid", 3, "/opt/bwrap")
+
+
+def test_settings_survive_json_and_toml() -> None:
+    settings = parse(FULL)
+    assert parse(as_toml(settings)) == settings
+    placed = settings.at("/srv/state", "a" * 16, "root")
+    assert Settings.from_json(json.loads(json.dumps(placed.to_json()))) == placed
+    off = parse('listen = "off"')
+    assert off.listen is None
+    assert Settings.from_json(json.loads(json.dumps(off.to_json()))) == off
+    assert parse(as_toml(off)) == off == parse('listen = "none"')
+
+
+def test_a_place_fills_what_was_left_open() -> None:
+    placed = Settings().at("/srv/state", "a" * 16, "root")
+    assert placed.database == "sqlite:////srv/state/db/ringfence.db"
+    assert placed.socket == "/srv/state/run/api.sock"
+    assert parse('database = "postgresql://db/x"').at("/srv", "i", "root").database == "postgresql://db/x"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "nearest"),
+    [
+        ("lisen = 1", "lisen", "listen"),
+        ("max_run = 1", "max_run", "max_runs"),
+        ("[limits]\nmemry = 1", "limits.memry", "limits.memory"),
+        ("memory = 1", "memory", "limits.memory"),
+        ("[limit]\nmemory = 1", "limit", "limits"),
+        ("zzzzzzzz = 1", "zzzzzzzz", None),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(text: str, key: str, nearest: str | None) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse(text)
+    assert raised.value.details["key"] == key
+    assert raised.value.details["nearest"] == nearest
+    assert repr(key) in raised.value.message
+    assert (nearest or "config show") in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "allowed"),
+    [
+        ("max_runs = 0", "max_runs", "1 to 512"),
+        ("max_runs = true", "max_runs", "1 to 512"),
+        ('max_runs = "8"', "max_runs", "1 to 512"),
+        ("listen = 8377", "listen", "127.0.0.1:8377"),
+        ('listen = "localhost:8377"', "listen", "address:port"),
+        ('listen = "127.0.0.1:0"', "listen", "address:port"),
+        ('listen = "127.0.0.1:65536"', "listen", "address:port"),
+        ('listen = "127.0.0.1:\\u0663"', "listen", "address:port"),
+        ('model = "gpt"', "model", "scripted"),
+        ('mode = "docker"', "mode", "shared"),
+        ('bwrap = "bwrap"', "bwrap", "absolute path"),
+        ('bwrap = ""', "bwrap", "absolute path"),
+        ('bwrap = "/usr/../tmp/bwrap"', "bwrap", "absolute path"),
+        ('database = "mysql://x"', "database", "sqlite"),
+        ('accept = ["no-cgroups"]', "accept", "did you mean no-cgroup"),
+        ("accept = 1", "accept", "shared-uid"),
+        ('domain = "https://x"', "domain", "host name"),
+        ('[limits]\nmemory = "64MiB"', "limits.memory", "96MiB to 1024TiB"),
+        ('[limits]\nmemory = "2GB"', "limits.memory", "2GiB"),
+        ("[limits]\nmemory = -1", "limits.memory", "size"),
+        ("[limits]\nmemory = 1.5", "limits.memory", "size"),
+        ("[limits]\npids = 8", "limits.pids", "32 to 65536"),
+        ("limits = 3", "limits", "limits.memory"),
+    ],
+)
+def test_a_wrong_value_says_what_is_allowed(text: str, key: str, allowed: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        parse(text, source="here.toml")
+    error = raised.value
+    assert error.exit_code == 2
+    assert key in error.message
+    assert "here.toml" in error.message
+    assert allowed in error.remedy or key == "limits"
+
+
+@pytest.mark.parametrize("text", ["a = ", "= 1", "[[[", "a = 1\na = 2", "\0", "x = [" * 5000])
+def test_what_is_no_toml(text: str) -> None:
+    with pytest.raises(Invalid):
+        parse(text)
+
+
+@given(st.text(max_size=300))
+def test_no_text_does_more_than_be_invalid(text: str) -> None:
+    try:
+        parse(text)
+    except Invalid as error:
+        assert error.remedy
+
+
+@given(st.integers(0, 1 << 45))
+def test_a_size_survives_its_text(number: int) -> None:
+    assert parse_size(size_text(number)) == number == parse_size(number) == parse_size(str(number))
+
+
+def test_the_command_line_is_checked_as_the_file_is() -> None:
+    assert override(Settings(), {"listen": "127.0.0.1:1"}).listen == ("127.0.0.1", 1)
+    with pytest.raises(Invalid):
+        override(Settings(), {"listen": "x"})
+
+
+@pytest.mark.parametrize("raw", [{"hom": ""}, {"listen": [1]}, {"listen": "x"}, {"limits": {"mem": 1}}, {"limits": 3}])
+def test_foreign_json_is_refused(raw: dict[str, object]) -> None:
+    with pytest.raises(Invalid):
+        Settings.from_json(raw)
+
+
+def test_one_table_knows_every_setting() -> None:
+    """A field that no key sets, or a key without a field, would be a setting that nobody can make."""
+    placed = {"home", "installation", "socket", "limits"}
+    named = {key.name for key in KEYS}
+    assert {n for n in named if "." not in n} == {f.name for f in fields(Settings)} - placed
+    assert {n.removeprefix("limits.") for n in named if "." in n} == {f.name for f in fields(Limits)}
+    assert set(values(Settings())) == named
+
+
+def test_the_bounds_are_the_spawners() -> None:
+    assert LIMIT_BOUNDS == BOUNDS
+
+
+def test_the_page_is_current() -> None:
+    """`make docs` writes it."""
+    assert (TOP / "docs" / "configuration.md").read_text() == as_markdown()
+    assert all(f"`{name}`" in as_markdown() for name in ACCEPT)
+
+
+@pytest.mark.parametrize(
+    ("listen", "loopback"),
+    [("127.0.0.1:1", True), ("[::1]:1", True), ("off", True), ("0.0.0.0:1", False), ("[::]:1", False)],
+)
+def test_who_can_reach_it(listen: str, loopback: bool) -> None:
+    assert parse(f'listen = "{listen}"').loopback_only is loopback
