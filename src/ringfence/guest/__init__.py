@@ -1,0 +1,1 @@
+"""UNTRUSTED: what runs inside a box. Standard library and wire only."""

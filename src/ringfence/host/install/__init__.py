@@ -1,0 +1,1 @@
+"""Makes and checks an installation: state tree, accounts, runtime copy, and what this host can enforce."""

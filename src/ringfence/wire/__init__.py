@@ -1,0 +1,1 @@
+"""The protocol between host and guest: the only code on both sides. No I/O."""
