@@ -1,0 +1,1 @@
+"""Makes boxes on a substrate."""

@@ -1,0 +1,64 @@
+"""Giving up root for good, in a forked child. Must never be called in the spawner's own process.
+
+The order matters: the bounding set and the securebits need CAP_SETPCAP, so they go first; the ids next; what is left
+of the capabilities last (a child that stays uid 0 of a one-id user namespace still has them then).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import resource
+import signal
+
+from ringfence.spawner import syscalls
+
+
+def to_account(uid: int, gid: int, *, groups: bool) -> None:
+    """No supplementary groups (where the id map allows it), real, effective and saved ids, no capability, and
+    no_new_privs. `groups` is False in a user namespace whose setgroups is denied."""
+    _close_bounding_set()
+    if groups:
+        os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
+    syscalls.drop_capabilities()
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _close_bounding_set() -> None:
+    for capability in range(syscalls.LAST_CAP + 1):
+        try:
+            syscalls.prctl(syscalls.PR_CAPBSET_DROP, capability)
+        except OSError:  # EINVAL: past the last capability that this kernel knows
+            break
+    syscalls.prctl(syscalls.PR_SET_SECUREBITS, syscalls.SECUREBITS_LOCKED)
+
+
+def reset_signals() -> None:
+    """Default dispositions, nothing blocked: what a program started from a shell expects."""
+    for number in range(1, signal.NSIG):
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    for number in (32, 33):  # of the C library (signal(7)): only the bare system call reaches them
+        syscalls.default_action(number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def limit(kind: int, soft: int, hard: int) -> None:
+    """Sets a resource limit, at most what the caller has: the spawner may lack CAP_SYS_RESOURCE."""
+    _, most = resource.getrlimit(kind)
+    if most != resource.RLIM_INFINITY:
+        soft, hard = min(soft, most), min(hard, most)
+    resource.setrlimit(kind, (soft, hard))
+
+
+def keep_only(wanted: list[int], first: int) -> None:
+    """Makes `wanted` the descriptors first, first + 1, ... and closes every other one from `first` on."""
+    above = first + len(wanted)  # a dup2 below must not hit one that is still wanted
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in wanted]
+    for number, fd in enumerate(high, first):
+        os.dup2(fd, number, inheritable=True)
+    os.closerange(above, os.sysconf("SC_OPEN_MAX"))

@@ -1,0 +1,166 @@
+"""Ordinary mode, for real: a throw-away account with subordinate ids, and the same without them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from ringfence.spawner import protocol
+from tests.support import spawner_rig
+from tests.support.spawner_rig import NotStarted, Rig, status_of
+
+pytestmark = pytest.mark.root
+A, B = "a" * 16, "b" * 16
+FIRST_SUB, COUNT = 3_000_000 + os.getpid() % 1000 * 65536, 65536
+
+
+@dataclass(frozen=True)
+class Account:
+    name: str
+    uid: int
+    gid: int
+
+
+@pytest.fixture(scope="module")
+def account() -> Iterator[Account]:
+    name = f"rft{os.getpid()}"
+    subprocess.run(["useradd", "-m", "-s", "/bin/bash", name], check=True)
+    entry = pwd.getpwnam(name)
+    span = f"{FIRST_SUB}-{FIRST_SUB + COUNT - 1}"
+    subprocess.run(["usermod", "--add-subuids", span, "--add-subgids", span, name], check=True)
+    try:
+        yield Account(name, entry.pw_uid, entry.pw_gid)
+    finally:
+        subprocess.run(["userdel", "-r", name], check=True, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def subuid(account: Account) -> Iterator[Rig]:
+    rig = spawner_rig.make(
+        mode="subuid",
+        account=(account.uid, account.gid),
+        kernel=(0, 0),
+        subuid=(FIRST_SUB, COUNT),
+        ids=(8, COUNT - 1),
+        accept=("no-cgroup",),
+    )
+    yield rig
+    rig.clean()
+
+
+@pytest.fixture
+def shared(account: Account) -> Iterator[Rig]:
+    rig = spawner_rig.make(
+        mode="shared",
+        account=(account.uid, account.gid),
+        kernel=(0, 0),
+        ids=(0, 0),
+        accept=("no-cgroup", "shared-uid"),
+    )
+    yield rig
+    rig.clean()
+
+
+def test_each_box_has_a_host_id_of_its_own_without_root(subuid: Rig) -> None:
+    subuid.start()
+    pids = {}
+    for box, inner in ((A, 8), (B, 16)):
+        assert subuid.provision(box)["uid"] == inner
+        pids[box] = subuid.start_box(box)["identity"]["pid"]
+        subuid.shell(box, "true")  # the guest answers: bubblewrap is through
+        status = status_of(pids[box])
+        # Inside the spawner's namespace 1 is the first subordinate id.
+        assert status["Uid"].split() == [str(FIRST_SUB + inner - 1)] * 4
+        assert status["CapEff"] == status["CapBnd"] == "0" * 16 and status["Groups"] == ""
+        assert (status["Seccomp"], status["NoNewPrivs"]) == ("2", "1")
+    subuid.shell(A, "echo a > /home/user/f")
+    tree = subuid.home / "boxes" / A / "tree"
+    assert (tree / "home" / "f").stat().st_uid == FIRST_SUB + 7
+    as_b = subprocess.run(["cat", str(tree / "home" / "f")], user=FIRST_SUB + 15, capture_output=True, text=True)
+    assert "denied" in as_b.stderr  # the second wall: the id alone, out of every namespace
+    as_a = subprocess.run(["cat", str(tree / "home" / "f")], user=FIRST_SUB + 7, capture_output=True, text=True)
+    assert as_a.returncode == 0 or subuid.home.parent.stat().st_mode & 0o001 == 0
+
+
+def gone(pid: int) -> bool:
+    """No process, or a dead one that the host's init has not reaped yet (its parent was another spawner's)."""
+    try:
+        return status_of(pid)["State"].startswith("Z")
+    except FileNotFoundError:
+        return True
+
+
+def life(rig: Rig) -> None:
+    """Start, refused network, stop with an empty /tmp, adoption, removal."""
+    rig.provision(A)
+    first = rig.start_box(A)["identity"]
+    assert rig.shell(A, "id -u; echo x > /tmp/x; echo y > /home/user/y")["out"] == "1000\n"
+    told = rig.shell(A, "python3 -c \"import socket; socket.create_connection(('1.1.1.1', 443), 5)\"")
+    assert "refused" in told["err"] or "unreachable" in told["err"]
+    assert "denied" in rig.shell(A, "echo x > /proc/sys/kernel/core_pattern")["err"]
+    rig.kill()
+    rig.start()
+    assert rig.start_box(A) == {"identity": first, "already": True, "timings_ms": {}}
+    rig.ask(protocol.Stop(A))
+    assert gone(first["pid"]) and os.listdir(rig.home / "boxes" / A / "tree" / "tmp") == []
+    rig.start_box(A)
+    assert rig.shell(A, "cat /home/user/y; ls /tmp")["out"] == "y\n"
+    begun = time.monotonic()
+    rig.ask(protocol.Remove(A))
+    assert os.listdir(rig.home / "boxes") == [] and time.monotonic() - begun < 5
+
+
+def test_a_life_in_mode_subuid(subuid: Rig) -> None:
+    subuid.start()
+    life(subuid)
+
+
+def test_a_life_in_mode_shared(shared: Rig, account: Account) -> None:
+    shared.start()
+    shared.provision(B)
+    pid = shared.start_box(B)["identity"]["pid"]
+    shared.shell(B, "true")  # the guest answers: bubblewrap is through
+    status = status_of(pid)
+    assert status["Uid"].split() == [str(account.uid)] * 4 and status["CapEff"] == "0" * 16
+    assert status["CapBnd"] == "0" * 16 and status["Seccomp"] == "2"
+    assert "denied" in shared.shell(B, "kill -9 -1; echo x > /proc/sys/kernel/hostname")["err"]
+    shared.ask(protocol.Remove(B))
+    life(shared)
+
+
+def test_the_greeting_tells_what_is_weak(subuid: Rig, shared: Rig) -> None:
+    for rig, weak in ((subuid, {"no-cgroup"}), (shared, {"no-cgroup", "shared-uid"})):
+        rig.start(greet=False)
+        greeting = rig.ask(protocol.Greet(1))
+        assert weak <= set(greeting["weak"]) and greeting["mode"] == rig.mode
+        rig.stop()
+
+
+@pytest.mark.parametrize(
+    ("missing", "remedy"), [("shared-uid", "usermod --add-subuids"), ("no-cgroup", "--accept no-cgroup")]
+)
+def test_what_is_not_accepted_is_refused_with_the_remedy(shared: Rig, missing: str, remedy: str) -> None:
+    shared.accept = tuple(name for name in shared.accept if name != missing)
+    shared.write_config()
+    with pytest.raises(NotStarted) as caught:
+        shared.start()
+    assert missing in str(caught.value) and remedy in str(caught.value)
+    shared.accept = ("no-cgroup", "shared-uid")
+    shared.write_config()
+    shared.start()  # control
+
+
+def test_subordinate_ids_that_the_user_does_not_have(subuid: Rig) -> None:
+    subuid.overrides = {"subuid": [1000, 65536], "subgid": [1000, 65536]}
+    subuid.write_config()
+    with pytest.raises(NotStarted, match="refused the user's subordinate ids"):
+        subuid.start()
+    subuid.overrides = {}
+    subuid.write_config()
+    subuid.start()

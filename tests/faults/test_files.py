@@ -1,0 +1,207 @@
+"""A put or get that does not come to its end: nothing of it stays, and what was there before is whole."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from ringfence.host.kernel.errors import Conflict, DiskFull, Failed, TooLarge, Unavailable
+from tests.support.files_rig import UID, Tree, files, tree
+
+pytestmark = pytest.mark.root
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@pytest.fixture
+def box() -> Iterator[Tree]:
+    folder = Path(tempfile.mkdtemp())
+    with tree(folder / "tree") as made:
+        yield made
+    folder.rmdir()
+
+
+@pytest.fixture
+def small(box: Tree) -> Iterator[Tree]:
+    """home/ holds 2 MiB and 64 inodes."""
+    options = f"size=2m,nr_inodes=64,mode=700,uid={UID},gid={UID}".encode()
+    assert LIBC.mount(b"none", os.fsencode(box.home), b"tmpfs", 0, options) == 0
+    yield box
+    assert LIBC.umount2(os.fsencode(box.home), 2) == 0
+
+
+async def blocks(number: int) -> AsyncIterator[bytes]:
+    for _ in range(number):
+        yield bytes(1 << 20)
+
+
+async def once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+def names(box: Tree) -> list[str]:
+    return sorted(os.listdir(box.home))
+
+
+async def test_a_full_disk_is_told_at_once_and_leaves_nothing(small: Tree) -> None:
+    taken = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield bytes(1 << 20)
+
+    async with files(small) as (client, _):
+        await client.put(b"f", once(b"before"), 0o600)
+        with pytest.raises(DiskFull) as caught:
+            await client.put(b"f", endless(), 0o600)
+        assert caught.value.details["reason"] == "disk_full"
+        assert taken < 64  # 2 MiB of disk, the rest in socket buffers
+        assert names(small) == ["f"]
+        await client.put(b"g", once(bytes(1 << 20)), 0o600)  # the room is back, the connection whole
+        assert b"".join([chunk async for chunk in client.get(b"f")]) == b"before"
+
+
+async def test_no_inode_is_left(small: Tree) -> None:
+    async with files(small) as (client, _):
+        with pytest.raises(DiskFull):
+            for number in range(80):
+                await client.put(b"d/%d" % number, once(b""), 0o600)
+        await client.remove(b"d", True)
+        await client.put(b"f", once(b"again"), 0o600)
+
+
+async def test_the_size_limit_of_a_file(box: Tree) -> None:
+    async with files(box, largest=1 << 20) as (client, _):
+        with pytest.raises(TooLarge):
+            await client.put(b"f", blocks(3), 0o600)
+        assert names(box) == []
+        assert (await client.put(b"f", blocks(1), 0o600)).size == 1 << 20
+
+
+async def test_a_source_that_fails(box: Tree) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"half"
+        raise LookupError("the uploader went away")
+
+    async with files(box) as (client, _):
+        await client.put(b"f", once(b"before"), 0o600)
+        with pytest.raises(LookupError, match="the uploader went away"):
+            await client.put(b"f", broken(), 0o600)
+        assert names(box) == ["f"]
+        assert (await client.stat(b"f")).size == 6
+
+
+async def test_a_cancelled_put(box: Tree) -> None:
+    started = asyncio.Event()
+
+    async def stalls() -> AsyncIterator[bytes]:
+        yield b"half"
+        started.set()
+        await asyncio.sleep(3600)
+
+    async with files(box) as (client, helper):
+        await client.put(b"f", once(b"before"), 0o600)
+        put = asyncio.ensure_future(client.put(b"f", stalls(), 0o600))
+        await started.wait()
+        put.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await put
+        with pytest.raises(Unavailable):
+            await client.stat(b"f")
+        assert await asyncio.to_thread(helper.wait) == 1
+    assert names(box) == ["f"]
+    assert (box.home / "f").read_text() == "before"
+
+
+async def test_a_get_that_is_left(box: Tree) -> None:
+    (box.home / "big").write_bytes(bytes(8 << 20))
+    os.chown(box.home / "big", UID, UID)
+    async with files(box) as (client, helper):
+        chunks = client.get(b"big")
+        assert await anext(chunks)
+        await chunks.aclose()
+        with pytest.raises(Unavailable):
+            await client.stat(b"big")
+        assert await asyncio.to_thread(helper.wait) == 1
+
+
+async def test_a_file_that_shrinks_under_a_get(box: Tree) -> None:
+    path = box.home / "shrinking"
+    path.write_bytes(bytes(16 << 20))
+    os.chown(path, UID, UID)
+    async with files(box) as (client, _):
+        chunks = client.get(b"shrinking")
+        got = len(await anext(chunks))
+        os.truncate(path, got)
+        with pytest.raises(Failed, match="shrank"):
+            async for chunk in chunks:
+                got += len(chunk)
+        assert (await client.stat(b"shrinking")).size < 16 << 20  # the connection is whole
+
+
+async def test_a_file_that_grows_under_a_get(box: Tree) -> None:
+    path = box.home / "log"
+    path.write_bytes(b"x" * (4 << 20))
+    os.chown(path, UID, UID)
+    async with files(box) as (client, _):
+        chunks = client.get(b"log")
+        got = len(await anext(chunks))
+        with path.open("ab") as log:
+            log.write(b"y" * (4 << 20))
+        async for chunk in chunks:
+            got += len(chunk)
+            assert b"y" not in chunk
+        assert got == 4 << 20
+
+
+async def test_a_helper_that_dies(box: Tree) -> None:
+    async with files(box) as (client, helper):
+        await client.stat(b".")
+        os.kill(helper.pid, 9)
+        with pytest.raises(Unavailable, match="helper"):
+            await client.stat(b".")
+
+
+async def test_a_file_where_a_folder_should_be(box: Tree) -> None:
+    async with files(box) as (client, _):
+        await client.put(b"f", once(b""), 0o600)
+        with pytest.raises(Conflict) as caught:
+            await client.put(b"f/g", once(b""), 0o600)
+        assert caught.value.details["reason"] == "exists"
+        await client.put(b"d/g", once(b""), 0o600)
+        with pytest.raises(Conflict) as caught:
+            await client.put(b"d", once(b""), 0o600)
+        assert caught.value.details["reason"] == "is_directory"
+
+
+async def test_a_deletion_ends_with_its_caller(box: Tree) -> None:
+    """A box that fills a folder as fast as it is emptied holds no helper for ever."""
+
+    def refill() -> None:
+        for number in range(300):
+            try:
+                os.makedirs(f"d/{number}/x", exist_ok=True)
+            except OSError:
+                return
+
+    box.as_box(refill)
+    with box.busy(refill):
+        async with files(box) as (client, helper):
+            await client.stat(b"d")
+            removal = asyncio.ensure_future(client.remove(b"d", True))
+            await asyncio.sleep(0.05)
+            removal.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await removal
+            before = time.monotonic()
+            await asyncio.to_thread(helper.wait)
+            assert time.monotonic() - before < 2
