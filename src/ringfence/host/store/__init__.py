@@ -1,0 +1,1 @@
+"""Durable facts on SQLAlchemy Core."""

@@ -1,0 +1,147 @@
+"""Boxes: what is wanted, and what the driver last saw. A row whose box is gone for good is tombstoned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from ringfence.host.kernel.boxes import Box, BoxKind, Desired, Limits, Observed
+from ringfence.host.kernel.errors import NotFound
+from ringfence.host.kernel.ids import BoxId, TenantId, UserId
+from ringfence.host.kernel.people import User
+from ringfence.host.store.database import Database
+from ringfence.host.store.people import find_user_by_id
+from ringfence.host.store.schema import boxes
+from ringfence.host.store.text import checked_json, storable
+from ringfence.host.store.transaction import Tx
+
+_LIMITS = frozenset(field.name for field in fields(Limits))
+# Built once: both are in the way of a first command.
+_BY_ID = sa.select(boxes).where(boxes.c.id == sa.bindparam("which"), boxes.c.removed_at.is_(None))
+_HOME_OF = sa.select(boxes).where(
+    boxes.c.user == sa.bindparam("whose"),
+    boxes.c.kind == BoxKind.HOME.value,
+    boxes.c.desired != Desired.REMOVED.value,
+)
+
+
+def box_of(row: Row[Any]) -> Box:
+    return Box(
+        id=row.id,
+        tenant=row.tenant,
+        user=row.user,
+        kind=BoxKind(row.kind),
+        driver=row.driver,
+        desired=Desired(row.desired),
+        observed=Observed(row.observed),
+        uid=row.uid,
+        identity=row.identity,
+        limits=Limits(**{name: value for name, value in row.limits.items() if name in _LIMITS}),
+        image=row.image,
+        generation=row.generation,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        last_active_at=row.last_active_at,
+    )
+
+
+class SqlBoxes:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def home_of(self, user: User, driver: str, limits: Limits) -> Box:
+        """NotFound: the user is removed."""
+
+        def work(tx: Tx) -> Box:
+            return _home(tx.connection, user.id) or _add(tx, user.id, BoxKind.HOME, driver, limits)
+
+        known = await self._database.read(lambda connection: _home(connection, user.id))
+        return known if known is not None else await self._database.write(work)
+
+    async def add(self, user: User, kind: BoxKind, driver: str, limits: Limits) -> Box:
+        return await self._database.write(lambda tx: _add(tx, user.id, kind, driver, limits))
+
+    async def get(self, box: BoxId) -> Box:
+        return await self._database.read(lambda connection: box_of(_row(connection, box)))
+
+    async def all(self, tenant: TenantId | None = None) -> list[Box]:
+        """Oldest first; also those that are wanted removed and are still there."""
+        query = sa.select(boxes).where(boxes.c.removed_at.is_(None)).order_by(boxes.c.created_at, boxes.c.id)
+        if tenant is not None:
+            query = query.where(boxes.c.tenant == tenant)
+        return await self._database.read(lambda connection: [box_of(row) for row in connection.execute(query)])
+
+    async def update(
+        self,
+        box: BoxId,
+        *,
+        desired: Desired | None = None,
+        observed: Observed | None = None,
+        uid: int | None = None,
+        identity: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        started: bool = False,
+        active: bool = False,
+    ) -> Box:
+        """Wanted removed and seen absent: the last update, after which the box is NotFound."""
+        given = {
+            "desired": desired and desired.value,
+            "observed": observed and observed.value,
+            "uid": uid,
+            "identity": None if identity is None else checked_json(identity, "the identity of a box"),
+            "limits": limits and asdict(limits),
+        }
+        changes = {name: value for name, value in given.items() if value is not None}
+        return await self._database.write(lambda tx: _update(tx, box, changes, started=started, active=active))
+
+
+def _update(tx: Tx, box: BoxId, changes: dict[str, Any], *, started: bool, active: bool) -> Box:
+    row = _row(tx.connection, box)
+    values = dict(changes)
+    if values.get("observed", row.observed) != Observed.RUNNING:
+        values["identity"] = None
+    if started:
+        values |= {"generation": row.generation + 1, "started_at": tx.now()}
+    if active:
+        values["last_active_at"] = tx.now()
+    wanted, seen = values.get("desired", row.desired), values.get("observed", row.observed)
+    if wanted == Desired.REMOVED and seen == Observed.ABSENT:
+        values["removed_at"] = tx.now()
+    changed = sa.update(boxes).where(boxes.c.id == box).values(**values).returning(boxes)
+    return box_of(tx.connection.execute(changed).one())
+
+
+def _row(connection: Connection, box: BoxId) -> Row[Any]:
+    row = connection.execute(_BY_ID, {"which": box}).one_or_none() if storable(box) else None
+    if row is None:
+        raise NotFound(f"no such box: {box!r}", remedy="ringfence box ls")
+    return row
+
+
+def _home(connection: Connection, user: UserId) -> Box | None:
+    find_user_by_id(connection, user)
+    row = connection.execute(_HOME_OF, {"whose": user}).one_or_none()
+    return None if row is None else box_of(row)
+
+
+def _add(tx: Tx, user: UserId, kind: BoxKind, driver: str, limits: Limits) -> Box:
+    owner = find_user_by_id(tx.connection, user)
+    values = {
+        "id": tx.world.ids.box(),
+        "tenant": owner.tenant,
+        "user": owner.id,
+        "kind": kind.value,
+        "driver": driver,
+        "desired": Desired.STOPPED.value,
+        "observed": Observed.ABSENT.value,
+        "uid": 0,
+        "limits": asdict(limits),
+        "image": "",
+        "generation": 0,
+        "created_at": tx.now(),
+    }
+    return box_of(tx.connection.execute(sa.insert(boxes).values(**values).returning(boxes)).one())

@@ -1,0 +1,1 @@
+"""Schema changes, oldest first in versions/. Each is frozen once released."""

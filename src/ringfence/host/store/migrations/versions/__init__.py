@@ -1,0 +1,1 @@
+"""One file for each schema, named by its number."""

@@ -1,0 +1,160 @@
+"""The journal of a run: each step's begin before it happens, its first end, and the newest checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from ringfence.host.kernel.errors import Conflict, Diverged, NotFound, StepGap
+from ringfence.host.kernel.ids import RunId
+from ringfence.host.kernel.runs import Checkpoint, Effect, Step, StepState
+from ringfence.host.kernel.threads import EventKind
+from ringfence.host.store.database import Database
+from ringfence.host.store.events import Draft, append
+from ringfence.host.store.runs import fenced, run_row
+from ringfence.host.store.schema import checkpoints, steps, threads
+from ringfence.host.store.text import checked, checked_json
+from ringfence.host.store.transaction import Tx
+
+_STATE_BYTES = 512 * 1024  # wire generation 1, checkpoint.save
+_TOOL_BYTES = 200
+# Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
+_MINE = steps.c.run == sa.bindparam("in_run")
+_STEP = sa.select(steps).where(_MINE, steps.c.n == sa.bindparam("number"))
+_COUNT = sa.select(sa.func.count()).where(_MINE)
+_INSERT = sa.insert(steps).returning(steps)
+_CHANGE = sa.update(steps).where(_MINE, steps.c.n == sa.bindparam("number")).returning(steps)
+
+
+def step_of(row: Row[Any]) -> Step:
+    return Step(
+        run=row.run,
+        n=row.n,
+        tool=row.tool,
+        arguments=row.arguments,
+        digest=row.digest,
+        effect=Effect(row.effect),
+        state=StepState(row.state),
+        result=row.result,
+        begun_at=row.begun_at,
+        ended_at=row.ended_at,
+    )
+
+
+class SqlSteps:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(
+        self, run: RunId, epoch: int, n: int, tool: str, arguments: Mapping[str, Any], digest: str, effect: Effect
+    ) -> tuple[Step, bool]:
+        """Also TooLarge: arguments of more than 256 KiB as JSON. Invalid."""
+        checked(tool, "the name of a tool", _TOOL_BYTES)
+        values = {
+            "run": run,
+            "n": n,
+            "tool": tool,
+            "arguments": checked_json(arguments, "the arguments of a step"),
+            "digest": digest,
+            "effect": effect.value,
+            "state": StepState.BEGUN.value,
+        }
+        return await self._database.write(lambda tx: _begin(tx, epoch, values))
+
+    async def end(self, run: RunId, epoch: int, n: int, result: Mapping[str, Any], interrupted: bool) -> Step:
+        """Also TooLarge: a result of more than 256 KiB as JSON. Invalid."""
+        kept = checked_json(result, "the result of a step")
+        state = StepState.INTERRUPTED if interrupted else StepState.ENDED
+        return await self._database.write(lambda tx: _end(tx, run, epoch, n, kept, state))
+
+    async def all(self, run: RunId) -> list[Step]:
+        """By number. NotFound."""
+        query = sa.select(steps).where(steps.c.run == run).order_by(steps.c.n)
+
+        def question(connection: sa.Connection) -> list[Step]:
+            run_row(connection, run)
+            return [step_of(row) for row in connection.execute(query)]
+
+        return await self._database.read(question)
+
+    async def save_checkpoint(self, run: RunId, epoch: int, boundary: str, step: int, state: str) -> Checkpoint:
+        """Only the newest is kept; its cursor is the thread's newest. Conflict: `step` has not ended.
+        TooLarge: a state of more than 512 KiB. Invalid."""
+        checked(state, "the state of a checkpoint", _STATE_BYTES)
+        checked(boundary, "the boundary of a checkpoint", _TOOL_BYTES)
+        return await self._database.write(lambda tx: _save(tx, run, epoch, boundary, step, state))
+
+    async def checkpoint(self, run: RunId) -> Checkpoint | None:
+        """NotFound."""
+        query = sa.select(checkpoints).where(checkpoints.c.run == run)
+
+        def question(connection: sa.Connection) -> Checkpoint | None:
+            run_row(connection, run)
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                return None
+            return Checkpoint(row.run, row.boundary, row.step, row.cursor, row.state, row.created_at)
+
+        return await self._database.read(question)
+
+
+def _step(tx: Tx, run: RunId, n: int) -> Row[Any] | None:
+    return tx.connection.execute(_STEP, {"in_run": run, "number": n}).one_or_none()
+
+
+def _begin(tx: Tx, epoch: int, values: dict[str, Any]) -> tuple[Step, bool]:
+    run, n = values["run"], values["n"]
+    row = fenced(tx, run, epoch)
+    known = _step(tx, run, n)
+    if known is not None:
+        if known.digest != values["digest"]:
+            raise Diverged(
+                f"step {n} of run {run} is {known.tool} in the journal; {values['tool']} was asked with other content",
+                journal={"tool": known.tool, "digest": known.digest},
+                asked={"tool": values["tool"], "digest": values["digest"]},
+            )
+        return step_of(known), False
+    following = tx.connection.execute(_COUNT, {"in_run": run}).scalar_one() + 1
+    if n != following:
+        raise StepGap(f"step {n} of run {run} is not the next one, which is {following}", expected=following)
+    step = step_of(tx.connection.execute(_INSERT, {**values, "begun_at": tx.now()}).one())
+    body = {"n": n, "tool": step.tool, "effect": step.effect.value}
+    append(tx, row.thread, Draft(EventKind.STEP_BEGUN, body, row.actor, row.turn, run))
+    return step, True
+
+
+def _end(tx: Tx, run: RunId, epoch: int, n: int, result: dict[str, Any], state: StepState) -> Step:
+    row = fenced(tx, run, epoch)
+    known = _step(tx, run, n)
+    if known is None:
+        raise NotFound(f"no such step: {n} of run {run}")
+    if known.state != StepState.BEGUN:
+        return step_of(known)
+    ended = {"in_run": run, "number": n, "state": state.value, "result": result, "ended_at": tx.now()}
+    step = step_of(tx.connection.execute(_CHANGE, ended).one())
+    body = {"n": n, "tool": step.tool, "effect": step.effect.value, "ok": result.get("ok", True) is True}
+    append(tx, row.thread, Draft(EventKind.STEP_ENDED, body, row.actor, row.turn, run))
+    return step
+
+
+def _save(tx: Tx, run: RunId, epoch: int, boundary: str, step: int, state: str) -> Checkpoint:
+    row = fenced(tx, run, epoch)
+    if step != 0:
+        known = _step(tx, run, step)
+        if known is None or known.state == StepState.BEGUN:
+            raise Conflict(f"a checkpoint after step {step} of run {run}, which has not ended")
+    cursor = tx.connection.execute(sa.select(threads.c.cursor).where(threads.c.id == row.thread)).scalar_one()
+    saved = Checkpoint(run, boundary, step, cursor, state, tx.now())
+    values = {
+        "run": run,
+        "boundary": boundary,
+        "step": step,
+        "cursor": cursor,
+        "state": state,
+        "created_at": saved.created_at,
+    }
+    tx.connection.execute(tx.world.dialect.upsert(checkpoints, values, ["run"]))
+    return saved

@@ -1,0 +1,102 @@
+"""API tokens: hashes only."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from ringfence.host.kernel.errors import NotFound, Unavailable
+from ringfence.host.kernel.ids import TokenId, UserId
+from ringfence.host.kernel.people import Scope, Token, User
+from ringfence.host.store.database import Database
+from ringfence.host.store.people import find_user_by_id
+from ringfence.host.store.schema import tokens
+from ringfence.host.store.text import checked, storable
+from ringfence.host.store.transaction import Tx
+
+_NOTE_BYTES = 1024
+_USED_EVERY = timedelta(minutes=1)  # last_used_at is for people: a commit for each request would be for nobody
+
+
+class SqlTokens:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(
+        self, user: UserId, secret_hash: str, scopes: frozenset[Scope], note: str, expires_at: datetime | None
+    ) -> Token:
+        checked(note, "the note", _NOTE_BYTES)
+
+        def work(tx: Tx) -> Token:
+            find_user_by_id(tx.connection, user)
+            token = Token(TokenId(tx.new_id("tok")), user, scopes, note, tx.now(), expires_at, None)
+            row = {
+                "id": token.id,
+                "user": user,
+                "secret_hash": secret_hash,
+                "scopes": sorted(scope.value for scope in scopes),
+                "note": note,
+                "created_at": token.created_at,
+                "expires_at": expires_at,
+            }
+            tx.connection.execute(sa.insert(tokens).values(row))
+            return token
+
+        return await self._database.write(work)
+
+    async def find(self, secret_hash: str) -> tuple[Token, User]:
+        def question(connection: Connection) -> tuple[Token, User]:
+            live = sa.select(tokens).where(tokens.c.secret_hash == secret_hash, tokens.c.removed_at.is_(None))
+            row = connection.execute(live).one_or_none() if storable(secret_hash) else None
+            if row is None:
+                raise NotFound("no such token")
+            return _token_of(row), find_user_by_id(connection, row.user)
+
+        token, user = await self._database.read(question)
+        return await self._used(token), user
+
+    async def all(self, user: UserId) -> list[Token]:
+        """Oldest first."""
+        query = sa.select(tokens).where(tokens.c.user == user, tokens.c.removed_at.is_(None))
+        query = query.order_by(tokens.c.created_at, tokens.c.id)
+
+        def question(connection: Connection) -> list[Token]:
+            find_user_by_id(connection, user)
+            return [_token_of(row) for row in connection.execute(query)]
+
+        return await self._database.read(question)
+
+    async def remove(self, token: TokenId) -> None:
+        def work(tx: Tx) -> None:
+            live = sa.update(tokens).where(tokens.c.id == token, tokens.c.removed_at.is_(None))
+            if not storable(token) or not tx.connection.execute(live.values(removed_at=tx.now())).rowcount:
+                raise NotFound(f"no such token: {token!r}", remedy="ringfence token ls --user U")
+
+        await self._database.write(work)
+
+    async def _used(self, token: Token) -> Token:
+        """Notes the use, at most once a minute. A full disk keeps nobody out."""
+        now = self._database.world.clock.now()
+        if token.last_used_at is not None and now - token.last_used_at < _USED_EVERY:
+            return token
+        used = sa.update(tokens).where(tokens.c.id == token.id).values(last_used_at=now)
+        try:
+            await self._database.write(lambda tx: tx.connection.execute(used).rowcount)
+        except Unavailable:
+            return token
+        return Token(token.id, token.user, token.scopes, token.note, token.created_at, token.expires_at, now)
+
+
+def _token_of(row: Row[Any]) -> Token:
+    return Token(
+        id=row.id,
+        user=row.user,
+        scopes=frozenset(Scope(scope) for scope in row.scopes),
+        note=row.note,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+    )

@@ -1,0 +1,96 @@
+"""I1, I2: what was acknowledged before a SIGKILL is there after it; cursors have no gap; no half of a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ringfence.host.kernel.threads import EventKind
+from ringfence.host.store.migrate import newest
+from tests.support.store import opened
+
+ROOT = Path(__file__).parents[2]
+WRITER = """
+import asyncio, itertools, sys
+from pathlib import Path
+from tests.support.store import a_team
+
+async def writer(team, mine):
+    for number in itertools.count():
+        said = await team.say(f"{mine}.{number}", key=f"{mine}.{number}")
+        print(said.message.cursor, said.message.text, flush=True)
+
+async def main():
+    async with a_team(Path(sys.argv[1]), parallel=True) as team:
+        await asyncio.gather(*(writer(team, n) for n in range(int(sys.argv[2]))))
+
+asyncio.run(main())
+"""
+
+
+def start(folder: Path, writers: int) -> subprocess.Popen[str]:
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "PATH": os.environ["PATH"]}
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), str(writers)], stdout=subprocess.PIPE, text=True, env=env
+    )
+
+
+@pytest.mark.parametrize(("writers", "acks"), [(1, 3), (1, 40), (20, 60), (20, 300)])
+async def test_what_was_acknowledged_is_there(tmp_path: Path, writers: int, acks: int) -> None:
+    child = start(tmp_path, writers)
+    assert child.stdout
+    lines = [await asyncio.to_thread(child.stdout.readline) for _ in range(acks)]
+    child.send_signal(signal.SIGKILL)
+    rest, _ = await asyncio.to_thread(child.communicate)
+    assert child.returncode == -signal.SIGKILL
+    lines += rest.splitlines(keepends=True)
+    told = [line.split() for line in lines if line.endswith("\n")]
+    assert len(told) >= acks
+
+    started = time.monotonic()
+    async with opened(tmp_path) as store:
+        assert time.monotonic() - started < 5
+        [tenant] = await store.tenants.all()
+        thread = await store.threads.get(tenant.id, "#team")
+        events = await store.events.after(thread.id, 0, 1_000_000)
+        assert [event.cursor for event in events] == list(range(1, len(events) + 1))
+        kept = {event.cursor: event.body["text"] for event in events if event.kind is EventKind.MESSAGE}
+        for cursor, text in told:
+            assert kept[int(cursor)] == text
+        runs = await store.runs.all(tenant.id, 1_000_000)
+        assert len(runs) * 2 == len(events), "message, turn, run and both events, or nothing"
+        alice = await store.users.get("default", "alice")
+        again = await store.turns.accept(thread.id, alice.id, told[0][1], "queue", told[0][1])
+        assert again.repeated, "a client that lost its answer asks again and gets the same turn"
+
+
+async def test_a_crash_while_the_database_is_made(tmp_path: Path) -> None:
+    """The migration is all or nothing, at whatever moment it ends."""
+    seen = set()
+    for number in range(12):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        child = start(folder, 1)
+        path = folder / "ringfence.db"
+        while not path.exists():
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(number * 0.004)
+        child.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(child.communicate)
+        outside = sqlite3.connect(path)
+        tables = {name for (name,) in outside.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        outside.close()
+        seen.add(bool(tables))
+        assert not tables or {"ringfence_schema", "audit", "steps", "runs"} <= tables
+        async with opened(folder, first=1 << 40) as store:
+            assert (await store.health())["schema"] == newest()
+            await store.audit.record(None, "works", "", {})
+    assert False in seen, "no child was killed before the commit: the delays are too long for this machine"

@@ -1,0 +1,88 @@
+"""F17: a full disk. Nothing is acknowledged that is not written, what is stored can be read, and it works again."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ringfence.host.kernel.errors import DiskFull
+from ringfence.host.kernel.threads import EventKind
+from ringfence.host.store.store import open_store
+from tests.support.store import CountingIds, HandClock, a_team, address, opened
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A volume of 2 MiB."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", volume], check=True)
+    try:
+        yield volume
+    finally:
+        subprocess.run(["umount", volume], check=True)
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+async def test_a_full_disk(small: Path, at_once: int) -> None:
+    ballast = small / "ballast"
+    ballast.write_bytes(bytes(1 << 20))
+    async with a_team(small) as team:
+        told: dict[int, str] = {}
+        full: list[DiskFull] = []
+        for number in range(200):
+            text = f"{number} " + "x" * 20_000
+            results = await asyncio.gather(*(team.say(text) for _ in range(at_once)), return_exceptions=True)
+            for result in results:
+                if isinstance(result, DiskFull):
+                    full.append(result)
+                else:
+                    assert not isinstance(result, BaseException), result
+                    told[result.message.cursor] = result.message.text
+            if full:
+                break
+        assert full
+        assert "df -h" in full[0].remedy
+        assert full[0].http_status == 507
+        health = await team.store.health()
+        assert not health["ok"]
+        assert "no space" in health["problem"]
+
+        async def check() -> None:
+            events = await team.store.events.after(team.thread.id, 0, 10_000)
+            assert [event.cursor for event in events] == list(range(1, len(events) + 1))
+            kept = {event.cursor: event.body["text"] for event in events if event.kind is EventKind.MESSAGE}
+            assert {cursor: kept.get(cursor) for cursor in told} == told
+            assert len(kept) == len(told), "nothing is kept that was refused"
+
+        assert told
+        await check()
+        for _ in range(3):
+            with pytest.raises(DiskFull):
+                await team.say("x" * 200_000)
+        await check()
+        ballast.unlink()
+        after = await team.say("room again")
+        told[after.message.cursor] = "room again"
+        await check()
+        assert (await team.store.health())["ok"]
+    async with opened(small, first=1 << 40) as store:
+        [tenant] = await store.tenants.all()
+        messages = await store.threads.messages(team.thread.id, None, 10_000)
+        assert tenant.id == team.tenant.id
+        assert {message.cursor: message.text for message in messages} == told
+
+
+async def test_no_room_to_make_it(small: Path) -> None:
+    (small / "ballast").write_bytes(bytes((2 << 20) - 8192))
+    with pytest.raises(DiskFull):
+        await open_store(address(small), HandClock(), CountingIds())
+    (small / "ballast").unlink()
+    async with opened(small) as store:
+        await store.tenants.add("made")
