@@ -1,0 +1,180 @@
+"""Driver `bubblewrap`: boxes on this host, made by the spawner.
+
+Asks the spawner by box id and limits only; the one path that it derives itself is the box's control socket, which only
+the spawner's root-owned directories lead to. It must never hand out a connection whose far end is not proven to be
+the PID 1 that the spawner started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ringfence.host.drivers import identity as identities
+from ringfence.host.drivers.spawner_client import SpawnerClient
+from ringfence.host.kernel.boxes import BoxKind, Limits, Observed
+from ringfence.host.kernel.errors import BoxLost, Failed, Refused
+from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.ports import BoxFiles, Sight
+from ringfence.spawner import protocol
+
+DIAL_SECONDS = 5.0  # PID 1 listens some 10 ms after its start; a machine under load may need a hundred times that
+_FAST_SECONDS, _FAST_STEP, _SLOW_STEP = 0.2, 0.0005, 0.02
+_RETRY = frozenset({errno.ECONNREFUSED, errno.ENOENT, errno.EAGAIN})  # not listening yet; backlog full
+_KINDS: dict[BoxKind, protocol.BoxKind] = {
+    BoxKind.HOME: "home",
+    BoxKind.RUN: "run",
+    BoxKind.SCRATCH: "scratch",
+    BoxKind.PROBE: "probe",
+}
+_STATES = {"absent": Observed.ABSENT, "stopped": Observed.STOPPED, "running": Observed.RUNNING}
+
+Shape = TypeVar("Shape")
+OpenFiles = Callable[[int], AbstractAsyncContextManager[BoxFiles]]
+
+
+class Bubblewrap:
+    """ports.Driver. `open_files` makes a files client of a connected descriptor, which it takes over."""
+
+    name = "bubblewrap"
+
+    def __init__(self, home: Path, client: SpawnerClient, open_files: OpenFiles) -> None:
+        """`home`: the server's state directory."""
+        self._boxes = home / "boxes"
+        self._client = client
+        self._open_files = open_files
+
+    async def facts(self) -> dict[str, Any]:
+        """Of protocol.Greeting: version, installation, mode, cgroups, boot_id, weak, guest_digest, bwrap."""
+        answer = await self._client.ask(protocol.Greet(protocol.VERSION))
+        return asdict(_shape(protocol.Greeting, answer.body))
+
+    async def provision(self, box: BoxId, kind: BoxKind) -> int:
+        if kind not in _KINDS:
+            raise Refused(f"the bubblewrap driver makes no box of kind {kind.value}")
+        answer = await self._client.ask(protocol.Provision(box, _KINDS[kind]))
+        return _shape(protocol.Provisioned, answer.body).uid
+
+    async def start(self, box: BoxId, limits: Limits) -> dict[str, Any]:
+        answer = await self._client.ask(protocol.Start(box, protocol.Limits(**asdict(limits))))
+        return asdict(_identity(answer.body.get("identity")))
+
+    async def stop(self, box: BoxId) -> None:
+        await self._client.ask(protocol.Stop(box))
+
+    async def observe(self, box: BoxId) -> Sight:
+        answer = await self._client.ask(protocol.Observe(box))
+        seen = _shape(protocol.Observed, answer.body)
+        if seen.state not in _STATES:
+            raise Failed(f"the spawner sees box {box} in a state that is none: {seen.state!r}")
+        return Sight(
+            state=_STATES[seen.state],
+            identity=None if seen.identity is None else asdict(_identity(seen.identity)),
+            uid=seen.uid,
+            pids=seen.pids,
+            memory_bytes=seen.memory,
+            memory_peak_bytes=seen.memory_peak,
+            memory_limit_bytes=seen.memory_limit,
+            oom_kills=seen.oom_kills,
+        )
+
+    async def set_limits(self, box: BoxId, limits: Limits) -> None:
+        await self._client.ask(protocol.SetLimits(box, protocol.Limits(**asdict(limits))))
+
+    async def remove(self, box: BoxId) -> None:
+        await self._client.ask(protocol.Remove(box))
+
+    async def running(self) -> list[BoxId]:
+        found: list[BoxId] = []
+        after, more = "", True
+        while more:
+            page = _shape(protocol.Listed, (await self._client.ask(protocol.ListBoxes(after))).body)
+            found += [BoxId(box) for box in page.running]
+            more = page.more and bool(page.boxes)
+            after = page.boxes[-1] if page.boxes else after
+        return found
+
+    def files(self, box: BoxId) -> AbstractAsyncContextManager[BoxFiles]:
+        return self._files(box)
+
+    @asynccontextmanager
+    async def _files(self, box: BoxId) -> AsyncIterator[BoxFiles]:
+        answer = await self._client.ask(protocol.Files(box))
+        async with self._open_files(answer.fds[0]) as files:
+            yield files
+
+    async def dial(self, box: BoxId, identity: Mapping[str, Any]) -> int:
+        """See ports.Driver. BoxLost carries `attempts` and, when somebody else was found, `found`."""
+        try:
+            expected = identities.from_record(identity)
+        except ValueError as error:
+            raise BoxLost(f"box {box} has no usable identity: {error}", box=box) from error
+        sock, attempts = await self._connect(box, expected)
+        try:
+            found = identities.peer(sock)
+        except OSError as error:
+            sock.close()
+            raise BoxLost(f"box {box} ended while it was dialled", box=box, attempts=attempts) from error
+        why = identities.mismatch(expected, found)
+        if why is not None:
+            sock.close()
+            raise BoxLost(f"box {box} is not what was started: {why}", box=box, attempts=attempts, found=asdict(found))
+        return sock.detach()
+
+    async def _connect(self, box: BoxId, expected: protocol.Identity) -> tuple[socket.socket, int]:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return _try_connect(self._boxes / box / "ctl", "host.sock"), attempts
+            except OSError as error:
+                waited = loop.time() - began
+                ended = identities.gone(expected)
+                if ended or error.errno not in _RETRY or waited >= DIAL_SECONDS:
+                    why = "its PID 1 has ended" if ended else os.strerror(error.errno or 0)
+                    raise BoxLost(
+                        f"box {box} does not listen: {why}", box=box, attempts=attempts, waited_seconds=round(waited, 3)
+                    ) from error
+            await asyncio.sleep(_FAST_STEP if waited < _FAST_SECONDS else _SLOW_STEP)
+
+
+def _try_connect(folder: Path, name: str) -> socket.socket:
+    """A connected, non-blocking socket, or OSError at once. A unix address holds 107 bytes and a state directory may
+    be longer, so the folder is opened and named by its descriptor."""
+    where = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(f"/proc/self/fd/{where}/{name}")
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        with suppress(OSError):
+            os.close(where)
+    return sock
+
+
+def _shape(kind: type[Shape], body: Mapping[str, Any]) -> Shape:
+    """Failed: the spawner and this driver are not of one version."""
+    try:
+        return kind(**body)
+    except TypeError as error:
+        raise Failed(f"the spawner's reply is no {kind.__name__}: {error}") from error
+
+
+def _identity(body: object) -> protocol.Identity:
+    if not isinstance(body, Mapping):
+        raise Failed("the spawner's reply names no process")
+    try:
+        return identities.from_record(body)
+    except ValueError as error:
+        raise Failed(f"the spawner's reply names no process: {error}") from error

@@ -1,0 +1,1 @@
+"""Fuzz targets; each also runs as a short seeded loop in the suite."""

@@ -1,0 +1,64 @@
+"""What the tests of the broker share: a broker, a host and an audit that remember, and an attached scripted guest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+from ringfence.host.broker.bounds import Bounds
+from ringfence.host.broker.broker import WireBroker
+from ringfence.host.broker.link import WireLink
+from ringfence.host.kernel.ports import CommandSpec
+from tests.support.scripted_guest import BOX, SECONDS, AuditLog, RecordingHost, ScriptedGuest
+
+Result = TypeVar("Result")
+
+
+class Rig:
+    def __init__(self, bounds: Bounds, redials: bool) -> None:
+        self.host = RecordingHost()
+        self.host.redials = redials
+        self.audit = AuditLog()
+        self.broker = WireBroker("kernel-1", self.audit, bounds)
+        self.guests: list[ScriptedGuest] = []
+
+    async def attach(self, **hello: Any) -> tuple[WireLink, ScriptedGuest]:
+        """One more wire to the box, greeted."""
+        guest = ScriptedGuest()
+        self.guests.append(guest)
+        link, _ = await within(both(self.broker.attach(BOX, guest.take_fd(), self.host), guest.greet(**hello)))
+        return link, guest
+
+
+@asynccontextmanager
+async def rig(*, redials: bool = False, **bounds: Any) -> AsyncIterator[Rig]:
+    """`bounds`: other than those of the product. `redials`: the engine is busy dialling until told to give up."""
+    made = Rig(replace(Bounds(), **bounds), redials)
+    try:
+        yield made
+    finally:
+        await made.broker.close()
+        for guest in made.guests:
+            guest.close()
+
+
+async def within(work: Awaitable[Result]) -> Result:
+    return await asyncio.wait_for(work, SECONDS)
+
+
+async def both(first: Awaitable[Any], second: Awaitable[Any]) -> tuple[Any, Any]:
+    return await asyncio.gather(first, second)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Waits until it is, or fails."""
+    async with asyncio.timeout(SECONDS):
+        while not true():
+            await asyncio.sleep(0.002)
+
+
+def spec(output: Literal["stream", "keep"] = "stream", stdin: Literal["null", "pipe"] = "null") -> CommandSpec:
+    return CommandSpec([b"true"], {"LANG": b"C"}, "/home/user", stdin, output, None)

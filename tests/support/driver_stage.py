@@ -1,0 +1,79 @@
+"""Everything of a box but the engine, real: a spawner, the driver, the broker, the guest as PID 1. Root only."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from ringfence.host.broker.broker import WireBroker
+from ringfence.host.broker.link import WireLink
+from ringfence.host.drivers.bubblewrap import Bubblewrap
+from ringfence.host.drivers.files import FilesClient
+from ringfence.host.drivers.spawner_client import SpawnerClient
+from ringfence.host.install.guest_tree import build
+from ringfence.host.kernel.boxes import BoxKind, Limits
+from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.ports import CommandSpec
+from tests.support import spawner_rig
+from tests.support.scripted_guest import AuditLog, RecordingHost
+
+BOX = BoxId("driverboxdriverb")
+SECONDS = 60.0
+FIRST_ID = 1_910_000_000  # apart from the spawner's own tests, which may run at the same time
+INSTALLATION = "ringfencedrivers"
+
+
+@dataclass
+class Stage:
+    rig: spawner_rig.Rig
+    client: SpawnerClient
+    driver: Bubblewrap
+    broker: WireBroker
+    host: RecordingHost
+
+    async def up(self, box: BoxId = BOX) -> WireLink:
+        """The box, started from nothing if need be, and its wire."""
+        await self.driver.provision(box, BoxKind.HOME)
+        identity = await self.driver.start(box, Limits())
+        return await self.broker.attach(box, await self.driver.dial(box, identity), self.host)
+
+    async def again(self, box: BoxId = BOX) -> WireLink:
+        """A newer wire to the box that runs."""
+        identity = (await self.driver.observe(box)).identity
+        assert identity is not None
+        return await self.broker.attach(box, await self.driver.dial(box, identity), self.host)
+
+
+@asynccontextmanager
+async def stage() -> AsyncIterator[Stage]:
+    rig = spawner_rig.make(ids=(FIRST_ID + 8, FIRST_ID + 807), kernel=(FIRST_ID, FIRST_ID))
+    try:
+        guest = rig.home / "runtime" / "test" / "guest"
+        shutil.rmtree(guest)
+        build(guest, spawner_rig.PYTHON)
+        rig.start(greet=False)
+        assert rig.channel is not None
+        client = SpawnerClient(rig.channel.detach())
+        rig.channel = None
+        host = RecordingHost()
+        broker = WireBroker("kernel-1", AuditLog())
+        async with asyncio.timeout(SECONDS):
+            try:
+                driver = Bubblewrap(rig.home, client, FilesClient)
+                await driver.facts()
+                yield Stage(rig, client, driver, broker, host)
+            finally:
+                await broker.close()
+                client.close()
+    finally:
+        rig.stop()
+        rig.clean()
+
+
+def command(*argv: str, output: Literal["stream", "keep"] = "stream") -> CommandSpec:
+    env = {"PATH": b"/usr/bin:/bin", "HOME": b"/home/user"}
+    return CommandSpec([part.encode() for part in argv], env, "/home/user", "null", output, 30.0)
