@@ -1,0 +1,1 @@
+"""Measures this host: ratios against the bare floor, taken in one run."""

@@ -1,0 +1,199 @@
+"""`ringfence files`: the box's files from outside. Names are bytes; `-` is stdin or stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import typer
+
+from ringfence.cli import say_it, stdio
+from ringfence.cli.calls import call
+from ringfence.cli.options import As, Json, Tenant, User
+from ringfence.client.client import Client, name_of
+from ringfence.client.errors import Invalid
+
+files = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of a box, without following links out.")
+BoxPath = Annotated[str, typer.Argument(metavar="PATH", help="Relative to HOME unless below /home/user or /workspace.")]
+Local = Annotated[str | None, typer.Argument(metavar="LOCAL", help="- for stdin or stdout; default: PATH's last part.")]
+READ = 1 << 20
+
+
+@files.command("put")
+def put(
+    user: User,
+    path: BoxPath,
+    local: Local = None,
+    mode: Annotated[str | None, typer.Option(help="Octal; default: the file's, 644 for stdin.")] = None,
+    act_as: As = None,
+    tenant: Tenant = "default",
+    json: Json = False,
+) -> None:
+    """Put a file into the box: all of it, or nothing."""
+    source = _local(path, local)
+    bits = _mode(mode, source)
+
+    async def work(client: Client) -> dict[str, Any]:
+        if source == "-":
+            return await client.put_file(user, path, stdio.chunks(0), mode=bits)
+        with _open(source) as file:
+            return await client.put_file(user, path, _read(file), mode=bits)
+
+    answer = call(work, tenant=tenant, act_as=act_as)
+    say_it.as_json(answer) if json else say_it.note(f"{say_it.plain(path)}: {answer['size']} bytes")
+
+
+@files.command("get")
+def get(
+    user: User,
+    path: BoxPath,
+    local: Local = None,
+    act_as: As = None,
+    tenant: Tenant = "default",
+    json: Json = False,
+) -> None:
+    """Get a file out of the box."""
+    target = _local(path, local)
+
+    async def work(client: Client) -> None:
+        async with client.open_file(user, path) as chunks:
+            if target == "-":
+                async for data in chunks:
+                    await stdio.write(1, data)
+            else:
+                await _save(chunks, Path(target))
+
+    call(work, tenant=tenant, act_as=act_as)
+    if json and target != "-":
+        say_it.as_json({"saved": target})
+
+
+@files.command("ls")
+def ls(
+    user: User,
+    path: Annotated[str, typer.Argument(metavar="PATH")] = ".",
+    act_as: As = None,
+    tenant: Tenant = "default",
+    json: Json = False,
+) -> None:
+    """List a folder."""
+    found = call(lambda client: client.list_files(user, path), tenant=tenant, act_as=act_as)
+    if json:
+        say_it.as_json({"entries": found})
+        return
+    say_it.table(
+        ("KIND", "MODE", "SIZE", "NAME"), [(each["kind"], each["mode"], each["size"], _shown(each)) for each in found]
+    )
+
+
+@files.command("stat")
+def stat_file(user: User, path: BoxPath, act_as: As = None, tenant: Tenant = "default", json: Json = False) -> None:
+    """Show what a path is. Links are not followed."""
+    answer = call(lambda client: client.stat_file(user, path), tenant=tenant, act_as=act_as)
+    say_it.as_json(answer) if json else say_it.facts(answer)
+
+
+@files.command("rm")
+def rm(
+    user: User,
+    path: BoxPath,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="A folder with all that is in it.")] = False,
+    act_as: As = None,
+    tenant: Tenant = "default",
+    json: Json = False,
+) -> None:
+    """Remove a file or folder."""
+    call(lambda client: client.remove_file(user, path, recursive=recursive), tenant=tenant, act_as=act_as)
+    if json:
+        say_it.as_json({"removed": path})
+
+
+def _shown(entry: dict[str, Any]) -> str:
+    return name_of(entry).decode("utf-8", "backslashreplace")
+
+
+def _local(path: str, local: str | None) -> str:
+    name = local or os.path.basename(path.rstrip("/"))
+    if name in ("", ".", ".."):
+        raise typer.BadParameter("name the local file: it cannot be told from PATH")
+    return name
+
+
+def _mode(given: str | None, source: str) -> int:
+    if given is not None:
+        try:
+            return int(given, 8)
+        except ValueError:
+            raise typer.BadParameter(f"{given!r} is no octal number") from None
+    if source == "-":
+        return 0o644
+    with suppress(OSError):
+        return stat.S_IMODE(os.stat(source).st_mode) & 0o777
+    return 0o644
+
+
+def _open(source: str) -> BinaryIO:
+    try:
+        return open(source, "rb")
+    except OSError as error:
+        raise Invalid("invalid", f"cannot read {source}: {error.strerror}", "name a file of this machine") from None
+
+
+async def _read(file: BinaryIO) -> AsyncIterator[bytes]:
+    while data := await asyncio.to_thread(file.read, READ):
+        yield data
+
+
+async def _save(chunks: AsyncIterator[bytes], local: Path) -> None:
+    """A regular file, or none yet: under a temporary name beside it, then renamed, so that a broken download leaves no
+    half file. What a link names is replaced, not the link. A device, pipe or other special file is written to and never
+    replaced: a rename over /dev/null would take it from the whole machine."""
+    try:
+        target = _regular(local)
+        if target is None:
+            await _pour(chunks, local)
+            return
+        fd, part = tempfile.mkstemp(prefix=".ringfence-", dir=target.parent)
+    except OSError as error:
+        raise Invalid("invalid", f"cannot write {local}: {error.strerror}", "name another LOCAL") from None
+    try:
+        with os.fdopen(fd, "wb") as file:
+            async for data in chunks:
+                file.write(data)
+        _keep(part, target)
+    except BaseException:
+        os.unlink(part)
+        raise
+
+
+def _regular(local: Path) -> Path | None:
+    """The regular file that is there or is to be; None for a special one. Invalid: a folder. OSError."""
+    try:
+        kind = os.stat(local).st_mode
+    except FileNotFoundError:
+        return Path(os.path.realpath(local))
+    if stat.S_ISDIR(kind):
+        raise Invalid("invalid", f"cannot write {local}: it is a folder", "name the LOCAL file")
+    return Path(os.path.realpath(local)) if stat.S_ISREG(kind) else None
+
+
+async def _pour(chunks: AsyncIterator[bytes], special: Path) -> None:
+    fd = await asyncio.to_thread(os.open, special, os.O_WRONLY)  # a pipe's open waits for its reader
+    try:
+        async for data in chunks:
+            await stdio.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _keep(part: str, target: Path) -> None:
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(part, 0o666 & ~mask)
+    os.replace(part, target)

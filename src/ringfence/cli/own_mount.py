@@ -1,0 +1,73 @@
+"""The own commands' words and options. What they do is in own.py and bench_command.py, imported when called."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ringfence.cli.options import Json
+
+config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="The settings file.")
+bench = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Measure this host.")
+SettingsFile = Annotated[str | None, typer.Argument(metavar="FILE", help="Default: ringfence.toml of the state.")]
+
+
+@bench.callback()
+def _bench() -> None:
+    """Ratios against the bare floor."""
+
+
+def init(
+    home: Annotated[str | None, typer.Option(metavar="DIR", help="The state directory.")] = None, json: Json = False
+) -> None:
+    """Make the state, its keys and the first operator token."""
+    from ringfence.cli import own
+
+    own.init(home, json)
+
+
+def serve(
+    config: Annotated[str | None, typer.Option(metavar="FILE", help="Settings.")] = None,
+    db: Annotated[str | None, typer.Option(metavar="URL", help="The database.")] = None,
+    accept: Annotated[str | None, typer.Option(metavar="ID,...", help="What this host may lack.")] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where; none for no TCP.")] = None,
+    profile: Annotated[str | None, typer.Option(help="production: refuse what is not proved.")] = None,
+) -> None:
+    """Run the server in the foreground."""
+    from ringfence.cli import own
+
+    own.serve(config, db, accept, listen, profile)
+
+
+def doctor(
+    json: Json = False, driver: Annotated[str | None, typer.Option(help="This driver's own check.")] = None
+) -> None:
+    """Show what this host can enforce, and the exact fix for each missing part."""
+    from ringfence.cli import own
+
+    own.doctor(json, driver)
+
+
+@config.command("check")
+def config_check(file: SettingsFile = None, json: Json = False) -> None:
+    """Check a settings file."""
+    from ringfence.cli import own
+
+    own.config_check(file, json)
+
+
+@config.command("show")
+def config_show(file: SettingsFile = None, json: Json = False) -> None:
+    """Show every setting with its value."""
+    from ringfence.cli import own
+
+    own.config_show(file, json)
+
+
+@bench.command("boxes")
+def bench_boxes(json: Json = False) -> int:
+    """Measure commands and boxes on this host."""
+    from ringfence.cli.bench_command import boxes
+
+    return boxes(json)

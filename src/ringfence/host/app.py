@@ -1,0 +1,260 @@
+"""The composition root and the kernel process: the one place where rooms meet.
+
+Started by the spawner as its child, already without privileges, with its end of the spawner's socket. It makes the parts,
+hands them to the engine and serves until the spawner ends or SIGTERM comes. It must never decide anything: what is here
+opens, joins and closes. Boxes outlive it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import resource
+import secrets
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ringfence.host.broker.broker import WireBroker
+from ringfence.host.drivers.bubblewrap import Bubblewrap
+from ringfence.host.drivers.files import FilesClient
+from ringfence.host.drivers.spawner_client import SpawnerClient
+from ringfence.host.engine.engine import Engine
+from ringfence.host.engine.parts import Config, Parts
+from ringfence.host.engine.people import PREFIX, secret_hash
+from ringfence.host.kernel import ids as kernel_ids
+from ringfence.host.kernel.errors import Conflict, Failed, Invalid, RingfenceError
+from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.people import Scope, UserKind
+from ringfence.host.kernel.ports import Store
+from ringfence.host.kernel.settings import Settings
+from ringfence.host.kernel.version import VERSION
+from ringfence.host.models.scripted import Scripted
+from ringfence.host.store.store import open_store
+from ringfence.host.web.server import serve
+
+_PR_SET_DUMPABLE = 4  # prctl(2)
+_SECRET_BITS = 256
+_TOLD = 1000  # broken wire rules that wait for the audit; the broker limits them to one for each box in ten seconds
+DEFAULT_TENANT = "default"
+FIRST_OPERATOR = "operator"
+
+
+class SystemClock:
+    """ports.Clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)  # noqa: TID251  the one place that may
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class SystemIds:
+    """ports.Ids."""
+
+    def new(self, prefix: str) -> str:
+        return kernel_ids.sortable(prefix, time.time_ns() // 1_000_000, secrets.randbits(50))
+
+    def box(self) -> BoxId:
+        return kernel_ids.box_id(secrets.randbits(80))
+
+    def secret(self) -> str:
+        return kernel_ids.base32(secrets.randbits(_SECRET_BITS), 52)  # 52 * 5 = 260 bits hold 256
+
+
+class _Lines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"at": at, "level": record.levelname.lower(), "part": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for noisy in ("uvicorn", "alembic", "sqlalchemy"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _closed_to_debuggers() -> None:
+    """Nobody of the same account reads our memory, and no core of it is written. Before the first secret is read."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise Failed(f"prctl(PR_SET_DUMPABLE): {os.strerror(ctypes.get_errno())}")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def config_of(settings: Settings) -> Config:
+    return Config(
+        installation=settings.installation,
+        version=VERSION,
+        mode=settings.mode,
+        model=settings.model,
+        limits=settings.limits,
+        accepted=settings.accept,
+        max_runs=settings.max_runs,
+    )
+
+
+@asynccontextmanager
+async def _audited_wire(store: Store, host_id: str) -> AsyncIterator[WireBroker]:
+    """The broker; what boxes break of the wire's rules goes into the audit, in the order in which it was told."""
+    told: asyncio.Queue[tuple[BoxId, str, Mapping[str, Any]]] = asyncio.Queue(_TOLD)
+    log = logging.getLogger("ringfence.audit")
+
+    def tell(box: BoxId, kind: str, details: Mapping[str, Any]) -> None:
+        log.warning("box %s broke a rule of the wire: %s", box, kind)
+        with suppress(asyncio.QueueFull):
+            told.put_nowait((box, kind, details))
+
+    async def write() -> None:
+        while True:
+            box, kind, details = await told.get()
+            try:
+                await store.audit.record(None, f"wire.{kind}", f"box:{box}", details)
+            except RingfenceError as error:
+                log.error("not recorded: box %s, %s: %s", box, kind, error)
+
+    async with asyncio.TaskGroup() as group:
+        writer = group.create_task(write())
+        broker = WireBroker(host_id, tell)
+        try:
+            yield broker
+        finally:
+            await broker.close()
+            writer.cancel()
+
+
+@asynccontextmanager
+async def running(settings: Settings, client: SpawnerClient) -> AsyncIterator[Engine]:
+    """The engine at work over the real parts; everything is let go of in the reverse order."""
+    clock, ids = SystemClock(), SystemIds()
+    worker = ids.new("krn")
+    store = await open_store(settings.database, clock, ids)
+    try:
+        async with _audited_wire(store, worker) as broker:
+            driver = Bubblewrap(Path(settings.home), client, FilesClient)
+            models = {"scripted": Scripted()}
+            engine = Engine(Parts(store, driver, broker, models, clock, ids, config_of(settings), worker))
+            try:
+                await engine.start()
+                yield engine
+            finally:
+                await engine.stop()
+    finally:
+        await store.close()
+
+
+async def _serve(fd: int, settings: Settings) -> int:
+    """The exit status: 0 after SIGTERM, 1 when the spawner has gone."""
+    loop = asyncio.get_running_loop()
+    client = SpawnerClient(fd)
+    asked = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    try:
+        async with running(settings, client) as engine:
+
+            def ready() -> None:
+                web = f" and http://{_address(settings.listen)}" if settings.listen else ""
+                boxes = f"{engine.adopted} {'box' if engine.adopted == 1 else 'boxes'} adopted"
+                _say(f"ringfence {VERSION} serving at {settings.socket}{web} (mode {settings.mode}, {boxes})")
+
+            return await _until_told(serve(engine, settings, ready), asked, client)
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)  # the spawner sends SIGTERM when the socket ends; we are ending
+        client.close()
+
+
+async def _until_told(serving: Any, asked: asyncio.Event, client: SpawnerClient) -> int:
+    async with asyncio.TaskGroup() as group:
+        web = group.create_task(serving)
+        signalled = group.create_task(asked.wait())
+        await asyncio.wait({web, signalled, client.closed}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (web, signalled):
+            task.cancel()
+    return 0 if asked.is_set() else 1
+
+
+def _address(listen: tuple[str, int]) -> str:
+    host, port = listen
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def bootstrap(settings: Settings) -> str:
+    """Brings the database up to date, makes tenant `default` and user `operator` when they are missing, and returns a
+    new token of that user with scope operator. Needs no spawner; its box is provisioned on first use."""
+    clock, ids = SystemClock(), SystemIds()
+    store = await open_store(settings.database, clock, ids)
+    try:
+        with suppress(Conflict):
+            await store.tenants.add(DEFAULT_TENANT)
+        with suppress(Conflict):
+            await store.users.add(DEFAULT_TENANT, FIRST_OPERATOR, UserKind.PERSON, None)
+        user = await store.users.get(DEFAULT_TENANT, FIRST_OPERATOR)
+        secret = PREFIX + ids.secret()
+        scopes = frozenset({Scope.OPERATOR, Scope.USER})
+        await store.tokens.add(user.id, secret_hash(secret), scopes, "made by init", None)
+        return secret
+    finally:
+        await store.close()
+
+
+def _settings(path: str) -> Settings:
+    try:
+        return Settings.from_json(json.loads(Path(path).read_text()))
+    except (OSError, ValueError) as error:
+        raise Invalid(f"cannot read {path}: {error}", remedy="start the server again: ringfence serve") from error
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The kernel process. `argv`: the descriptor of the spawner's socket, the path of kernel.json. Never returns."""
+    fd, path = list(sys.argv[1:] if argv is None else argv)
+    _closed_to_debuggers()
+    os.umask(0o077)
+    _log_to_stderr()
+    _say(f"ringfence {VERSION} starting")
+    try:
+        sys.exit(asyncio.run(_serve(int(fd), _settings(path))))
+    except RingfenceError as error:
+        _end(error)
+    except BaseExceptionGroup as group:
+        known = _first(group)
+        if known is None:
+            raise
+        _end(known)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> RingfenceError | None:
+    """The error of ours that a TaskGroup wrapped."""
+    for error in group.exceptions:
+        found = _first(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, RingfenceError):
+            return found
+    return None
+
+
+def _end(error: RingfenceError) -> None:
+    sys.stderr.write(f"ringfence: {error.message}\n{error.remedy}\n")
+    sys.exit(error.exit_code)

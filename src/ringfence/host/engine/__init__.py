@@ -1,0 +1,1 @@
+"""Does: the async use cases over the ports. Opens nothing itself."""

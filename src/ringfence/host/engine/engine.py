@@ -1,0 +1,131 @@
+"""The engine: every use case, over the ports. Opens nothing itself; app.py hands the parts in.
+
+`start` adopts what runs and begins to work; `stop` lets go of everything and ends nothing: boxes, commands and loops go
+on, and the next kernel process finds them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ringfence.host.engine.activity import Activity
+from ringfence.host.engine.asks import Asks
+from ringfence.host.engine.boxes import BoxKeeper
+from ringfence.host.engine.bringup import BringUp
+from ringfence.host.engine.commands import Commands
+from ringfence.host.engine.crew import Crew
+from ringfence.host.engine.doors import Doors
+from ringfence.host.engine.files import Files
+from ringfence.host.engine.health import Health
+from ringfence.host.engine.links import Links, Slot
+from ringfence.host.engine.live import LiveRuns
+from ringfence.host.engine.parts import Parts
+from ringfence.host.engine.people import People
+from ringfence.host.engine.reconcile import Reconcile
+from ringfence.host.engine.redrive import Redriver
+from ringfence.host.engine.runs import Runs
+from ringfence.host.engine.shell import STOP_GRACE, ShellSteps
+from ringfence.host.engine.sweep import Sweep
+from ringfence.host.engine.threads import Threads
+from ringfence.host.engine.work import Work
+from ringfence.host.kernel.errors import RingfenceError
+from ringfence.host.kernel.ids import BoxId, RunId, UserId
+from ringfence.host.kernel.ports import Link
+from ringfence.host.kernel.runs import RUN_FINAL, Run
+
+
+class Engine:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._log = logging.getLogger("ringfence.engine")
+        self._stopping = False
+        self._crew, self._live, self._links = Crew(), LiveRuns(), Links(parts)
+        self._redriver = Redriver(parts, self._live, self._wake, self._over)
+        self._sweep = Sweep(parts, self._crew, self._live, self._links, self._redriver)
+        self._bringup = BringUp(parts, self._crew, self._links, self._sweep.box_lost)
+        self._work = Work(parts, self._crew, self._live, self._bringup, self._redriver)
+        self._shell = ShellSteps(self._crew, self._links, parts.driver, parts.clock)
+        self._activity = Activity(parts, self._links)
+        self._reconcile = Reconcile(parts, self._bringup)
+        self._asks = Asks(
+            parts,
+            self._crew,
+            self._live,
+            self._links,
+            self._redriver,
+            self._shell,
+            stop_loop=self._work.stop_loop,
+            loop_ended=self._sweep.loop_ended,
+            link_lost=self._link_lost,
+        )
+        self._links.serve(self._asks, self._greet)
+        doors = Doors(parts)
+        self.commands = Commands(parts, self._crew, doors, self._links, self._bringup)
+        self.files = Files(parts, doors, self._bringup)
+        self.boxes = BoxKeeper(parts, doors, self._links, self._bringup)
+        self.threads = Threads(parts, doors, self._wake)
+        self.runs = Runs(parts, doors, self._cancelled)
+        self.people = People(parts, doors, self._bringup, self._user_removed)
+        self.health = Health(parts, self._links, self._live, self._work, self._reconcile)
+
+    @property
+    def adopted(self) -> int:
+        """Boxes that ran before this server did and are served by it now."""
+        return len(self._reconcile.adopted)
+
+    async def start(self) -> None:
+        """Returns when every box that runs has been adopted or given up."""
+        self._parts.facts.update(await self._parts.driver.facts())
+        self.health.started_at = self._parts.clock.now()
+        await self._crew.start()
+        await self._reconcile.run()
+        self._work.start()
+        self._sweep.start()
+        self._crew.go(self._activity.loop(), "activity")
+        self._log.info("%d boxes adopted, %d runs adopted", self.adopted, self._sweep.runs_adopted)
+
+    async def stop(self) -> None:
+        """No further claim; leases and boxes are left for the next kernel. Idempotent."""
+        if self._stopping:
+            return
+        self._stopping = self._asks.closing = True
+        self._work.drain()
+        await self._activity.write()
+        await self._crew.stop()
+        await self._links.close()
+
+    # --- wiring ----------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        self._work.wake()
+
+    def _over(self, run: RunId, box: BoxId) -> None:
+        if not self._stopping:
+            self._crew.go(self._shell.discard(box, run), f"discard {run}")
+
+    async def _greet(self, slot: Slot, link: Link) -> None:
+        self.commands.take_over(slot, link)
+        await self._sweep.greet(slot, link)
+
+    async def _link_lost(self, box: BoxId) -> None:
+        if not self._stopping:
+            await self._bringup.link_lost(box)
+
+    async def _cancelled(self, run: Run) -> None:
+        held = self._live.get(run.id)
+        if held is None or run.state in RUN_FINAL:
+            return
+        held.cancelled = True
+        await self._work.stop_loop(held, STOP_GRACE)
+        if held.box is not None:
+            self._over(run.id, held.box)
+
+    async def _user_removed(self, user: UserId) -> None:
+        self.commands.forget(user)
+        for held in self._live:
+            if held.run.actor != user:
+                continue
+            try:
+                await self._cancelled(await self._parts.store.runs.cancel(held.id))
+            except RingfenceError as error:
+                self._log.warning("run %s of a removed user: %s", held.id, error)

@@ -1,0 +1,66 @@
+"""Files of a user's box, through the driver's files helper. The box need not run. Paths are bytes and stay bytes."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from ringfence.host.engine.bringup import BringUp
+from ringfence.host.engine.doors import Doors
+from ringfence.host.engine.parts import Parts
+from ringfence.host.kernel.access import Action
+from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.people import Actor
+from ringfence.host.kernel.ports import BoxFiles, FileInfo
+
+MAX_LIST = 1000  # entries of one answer; the rest by `after`
+
+
+class Files:
+    def __init__(self, parts: Parts, doors: Doors, bringup: BringUp) -> None:
+        self._parts, self._doors, self._bringup = parts, doors, bringup
+
+    async def stat(self, actor: Actor, tenant: str, user: str, path: bytes) -> FileInfo:
+        async with self._open(Action.FILES_READ, actor, tenant, user) as files:
+            return await files.stat(path)
+
+    async def list(
+        self, actor: Actor, tenant: str, user: str, path: bytes, after: bytes | None, limit: int
+    ) -> builtins.list[FileInfo]:
+        if not 1 <= limit <= MAX_LIST:
+            raise Invalid(f"a limit of {limit} entries is not allowed", remedy=f"ask for 1 to {MAX_LIST}")
+        async with self._open(Action.FILES_READ, actor, tenant, user) as files:
+            return await files.list(path, after, limit)
+
+    def get(
+        self, actor: Actor, tenant: str, user: str, path: bytes
+    ) -> AbstractAsyncContextManager[tuple[FileInfo, AsyncIterator[bytes]]]:
+        return self._get(actor, tenant, user, path)
+
+    @asynccontextmanager
+    async def _get(
+        self, actor: Actor, tenant: str, user: str, path: bytes
+    ) -> AsyncIterator[tuple[FileInfo, AsyncIterator[bytes]]]:
+        async with self._open(Action.FILES_READ, actor, tenant, user) as files, files.fetch(path) as opened:
+            yield opened
+
+    async def put(
+        self, actor: Actor, tenant: str, user: str, path: bytes, data: AsyncIterator[bytes], mode: int
+    ) -> FileInfo:
+        if not 0 <= mode <= 0o777:
+            raise Invalid(f"mode {mode:o} is not allowed", remedy="give permission bits from 0 to 777")
+        async with self._open(Action.FILES_WRITE, actor, tenant, user) as files:
+            return await files.put(path, data, mode)
+
+    async def remove(self, actor: Actor, tenant: str, user: str, path: bytes, recursive: bool) -> None:
+        async with self._open(Action.FILES_WRITE, actor, tenant, user) as files:
+            await files.remove(path, recursive)
+
+    @asynccontextmanager
+    async def _open(self, action: Action, actor: Actor, tenant: str, user: str) -> AsyncIterator[BoxFiles]:
+        target = await self._doors.user(action, actor, tenant, user)
+        box = await self._parts.store.boxes.home_of(target, self._parts.driver.name, self._parts.config.limits)
+        box = await self._bringup.provisioned(box)
+        async with self._parts.driver.files(box.id) as files:
+            yield files

@@ -1,0 +1,90 @@
+"""The map from a box to its wire, and what the engine remembers of a running box. Dials and attaches; starts nothing.
+
+A slot lives as long as the server: it is the place where everybody who wants one box meets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ringfence.host.engine.oom import Kills
+from ringfence.host.engine.parts import Parts
+from ringfence.host.kernel.errors import BoxLost
+from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.ports import Link, LoopHost
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One box of this server."""
+
+    box: BoxId
+    kills: Kills
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while the box is started, stopped or dialled
+    link: Link | None = None
+    guest: str = ""  # id of the PID 1 behind the link, new at each start of the box
+    keys: set[str] = field(default_factory=set)  # of commands that this guest knows
+    settled: asyncio.Event = field(default_factory=asyncio.Event)  # the runs of the newest hello have been looked at
+    flight: asyncio.Future[Link] | None = None  # the one start or re-dial that is under way
+    dialled_at: float = 0.0  # monotonic: when the newest wire was made
+    breaks: int = 0  # wires in a row that ended soon after that
+    active_at: float = 0.0  # monotonic; 0 = not since the server's start
+    saved_at: float = 0.0  # what of it the store has
+
+    def wire(self) -> Link | None:
+        """The link, while it lives."""
+        return self.link if self.link is not None and self.link.alive else None
+
+
+class Links:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._slots: dict[BoxId, Slot] = {}
+        self._host: LoopHost | None = None
+        self._greet: Callable[[Slot, Link], Awaitable[None]] | None = None
+
+    def serve(self, host: LoopHost, greet: Callable[[Slot, Link], Awaitable[None]]) -> None:
+        """Who answers loops, and who looks at the runs that a guest says hello with. Before the first connect."""
+        self._host, self._greet = host, greet
+
+    def slot(self, box: BoxId) -> Slot:
+        found = self._slots.get(box)
+        if found is None:
+            found = self._slots[box] = Slot(box, Kills())
+            found.settled.set()
+        return found
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(list(self._slots.values()))
+
+    async def connect(self, slot: Slot, identity: Mapping[str, Any]) -> Link:
+        """Dials the PID 1 that `identity` names and attaches. The slot's lock is held. BoxLost."""
+        assert self._host is not None and self._greet is not None, "serve() comes first"
+        slot.settled.clear()
+        try:
+            fd = await self._parts.driver.dial(slot.box, identity)
+            link = await self._parts.broker.attach(slot.box, fd, self._host)
+            slot.link, slot.guest, slot.keys = link, link.hello.guest, set(link.hello.commands)
+            slot.dialled_at = self._parts.clock.monotonic()
+            try:
+                await self._greet(slot, link)
+            except BaseException:
+                slot.link = None  # its loops would be answered as strangers: nobody may use this wire
+                await link.close()
+                raise
+            if not link.alive:  # broken while it was greeted: whoever asked is told, for nobody else would dial again
+                slot.link = None
+                raise BoxLost(f"box {slot.box} ended its wire at once", box=slot.box)
+            return link
+        finally:
+            slot.settled.set()
+
+    async def close(self) -> None:
+        """Every wire; the boxes go on."""
+        for slot in self:
+            link, slot.link = slot.link, None
+            if link is not None and link.alive:
+                await link.close()

@@ -1,0 +1,51 @@
+"""What the engine is made of and told, handed down by app.py. Nouns only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ringfence.host.kernel.boxes import Limits
+from ringfence.host.kernel.ports import Broker, Clock, Driver, Ids, Model, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Of the settings, what the engine decides by."""
+
+    installation: str
+    version: str
+    mode: str
+    model: str  # a key of Parts.models
+    limits: Limits  # of a new box
+    accepted: tuple[str, ...] = ()
+    max_runs: int = 8  # at work at once
+    adopt_seconds: float = 10.0  # kernel.runs.HELLO_SECONDS; how long a run of a former kernel may take to show itself
+    sweep_seconds: float = 1.0
+    heartbeat_seconds: float = 5.0  # kernel.runs.HEARTBEAT_SECONDS
+    active_seconds: float = 10.0  # between two writes of a box's last_active_at
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    store: Store
+    driver: Driver
+    broker: Broker
+    models: Mapping[str, Model]
+    clock: Clock
+    ids: Ids
+    config: Config
+    worker: str  # id of this kernel process, new at each start
+    facts: dict[str, object] = field(default_factory=dict)  # the driver's, read once at start
+
+
+def weak(parts: Parts) -> list[str]:
+    """Ids of what this host cannot enforce."""
+    found = parts.facts.get("weak", ())
+    return [str(one) for one in found] if isinstance(found, list | tuple) else []
+
+
+def guest_digest(parts: Parts) -> str | None:
+    """Of the guest tree that a newly started box runs."""
+    found = parts.facts.get("guest_digest")
+    return str(found) if found else None

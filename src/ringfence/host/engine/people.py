@@ -1,0 +1,188 @@
+"""Tenants, users and tokens; and who an authenticated transport speaks for.
+
+A token's secret exists here only while it is made or compared: kept is its SHA-256, shown it is once. It has 256 random
+bits, so a plain hash cannot be searched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from ringfence.host.engine.bringup import BringUp
+from ringfence.host.engine.doors import Doors, no_tenant, no_user, refuse
+from ringfence.host.engine.parts import Parts
+from ringfence.host.kernel.access import Action, Answer, Verdict, decide, grantable, towards_user
+from ringfence.host.kernel.boxes import Desired, Observed
+from ringfence.host.kernel.errors import Invalid, NotFound, Refused, Unauthenticated
+from ringfence.host.kernel.ids import TokenId, UserId
+from ringfence.host.kernel.names import check_tenant_name, check_user_name
+from ringfence.host.kernel.people import Actor, Scope, Tenant, Token, User, UserKind
+
+PREFIX = "rf_"  # so that a leaked token is found by scanners
+MAX_NOTE = 200
+MAX_TTL_SECONDS = 10 * 366 * 86400.0
+_NEW_TOKEN = "ringfence token add --user NAME"
+
+
+def secret_hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class People:
+    def __init__(
+        self, parts: Parts, doors: Doors, bringup: BringUp, removed: Callable[[UserId], Awaitable[None]]
+    ) -> None:
+        """`removed`: ends what a removed user has at work."""
+        self._parts, self._doors, self._bringup, self._removed = parts, doors, bringup, removed
+
+    # --- who -----------------------------------------------------------------------------------------------------
+
+    async def authenticate(self, secret: str) -> Actor:
+        """Unauthenticated: not valid (unknown or revoked), expired, user disabled."""
+        try:
+            token, user = await self._parts.store.tokens.find(secret_hash(secret))
+        except NotFound:
+            raise Unauthenticated("the token is not valid", remedy=_NEW_TOKEN) from None
+        if token.expires_at is not None and token.expires_at <= self._parts.clock.now():
+            raise Unauthenticated(
+                f"the token expired at {token.expires_at.isoformat(timespec='seconds')}", remedy=_NEW_TOKEN
+            )
+        if user.disabled:
+            raise Unauthenticated("the token's user is disabled", remedy="ask an operator of this server")
+        operator, via = Scope.OPERATOR in token.scopes, f"token:{token.id}"
+        return Actor(user=user, operator=operator, via=via, scopes=token.scopes, expires_at=token.expires_at)
+
+    def operator(self, uid: int, gid: int, pid: int) -> Actor:
+        """Somebody whom the operator socket let in. `gid`, `pid` are of no use for a decision."""
+        return Actor(user=None, operator=True, via=f"socket:{uid}", scopes=frozenset(Scope))
+
+    async def act_as(self, actor: Actor, tenant: str, user: str) -> Actor:
+        """The actor with that user's rights and no others. Recorded before it is used."""
+        if not actor.operator:
+            raise Refused("only an operator may act as somebody else", remedy="use a token of that user")
+        target = await self._find(tenant, user)
+        await self._parts.store.audit.record(actor, "act_as", f"user:{target.id}", {})
+        return Actor(user=target, operator=False, via=actor.via, impersonated=True, expires_at=actor.expires_at)
+
+    # --- tenants -------------------------------------------------------------------------------------------------
+
+    async def tenant_add(self, actor: Actor, name: str) -> Tenant:
+        check_tenant_name(name)
+        await self._doors.operator_only(Action.TENANT_CHANGE, actor, f"tenant:{name}")
+        return await self._parts.store.tenants.add(name)
+
+    async def tenants(self, actor: Actor) -> list[Tenant]:
+        """All for an operator, else the actor's own."""
+        if actor.operator:
+            return await self._parts.store.tenants.all()
+        return [] if actor.user is None else [await self._parts.store.tenants.get(actor.user.tenant_name)]
+
+    async def tenant_remove(self, actor: Actor, name: str) -> None:
+        """Conflict while it has users."""
+        await self._doors.operator_only(Action.TENANT_CHANGE, actor, f"tenant:{name[:64]}")
+        try:
+            await self._parts.store.tenants.remove(name)
+        except NotFound:
+            raise no_tenant(name) from None
+
+    # --- users ---------------------------------------------------------------------------------------------------
+
+    async def user_add(
+        self, actor: Actor, tenant: str, name: str, kind: str = "person", owner: str | None = None
+    ) -> User:
+        """The user with its box provisioned: ids and tree, no process. A user without a box is not left behind."""
+        check_user_name(name)
+        wanted = _kind(kind)
+        if (wanted is UserKind.PERSON) != (owner is None):
+            raise Invalid(
+                f"a user of kind {wanted.value} {'has no' if wanted is UserKind.PERSON else 'needs an'} owner",
+                remedy="--owner NAME for agents and projects, none for persons",
+            )
+        await self._doors.operator_only(Action.USER_CHANGE, actor, f"tenant:{tenant[:64]}")
+        user = await self._parts.store.users.add(tenant, name, wanted, owner)
+        try:
+            box = await self._parts.store.boxes.home_of(user, self._parts.driver.name, self._parts.config.limits)
+            await self._bringup.provisioned(box)
+        except BaseException:
+            await self._parts.store.users.remove(user.id)
+            raise
+        return user
+
+    async def users(self, actor: Actor, tenant: str) -> list[User]:
+        """All of the tenant for an operator; for anyone else its own row and those that it owns."""
+        await self._doors.tenant(Action.TENANT_SEE, actor, tenant)
+        rows = await self._parts.store.users.all(tenant)
+        return [row for row in rows if decide(Action.USER_SEE, actor, towards_user(actor, row)).answer is Answer.ALLOW]
+
+    async def user(self, actor: Actor, tenant: str, name: str) -> User:
+        return await self._doors.user(Action.USER_SEE, actor, tenant, name)
+
+    async def user_remove(self, actor: Actor, tenant: str, name: str, purge: bool = False) -> None:
+        """Revoked and tombstoned first, so that nothing new begins; then stopped. The tree is kept, or deleted now."""
+        target = await self._doors.user(Action.USER_CHANGE, actor, tenant, name)
+        store = self._parts.store
+        box = await store.boxes.home_of(target, self._parts.driver.name, self._parts.config.limits)
+        await store.users.remove(target.id)
+        await self._removed(target.id)
+        await self._bringup.down(box.id, Desired.REMOVED)
+        if purge:
+            await self._parts.driver.remove(box.id)
+            await store.boxes.update(box.id, observed=Observed.ABSENT)
+
+    async def _find(self, tenant: str, name: str) -> User:
+        try:
+            return await self._parts.store.users.get(tenant, name)
+        except NotFound:
+            raise no_user(tenant, name) from None
+
+    # --- tokens --------------------------------------------------------------------------------------------------
+
+    async def token_add(
+        self, actor: Actor, tenant: str, user: str, scopes: list[str], note: str, ttl_seconds: float | None
+    ) -> tuple[Token, str]:
+        """(row, secret). The secret is not kept and cannot be shown again. It expires no later than the actor's own."""
+        wanted = _scopes(scopes)
+        if len(note) > MAX_NOTE:
+            raise Invalid(f"the note has {len(note)} characters; the limit is {MAX_NOTE}", remedy="shorten it")
+        if ttl_seconds is not None and not (math.isfinite(ttl_seconds) and 0 < ttl_seconds <= MAX_TTL_SECONDS):
+            raise Invalid(
+                f"a life of {ttl_seconds!r} seconds is not allowed", remedy="give more than 0, at most ten years"
+            )
+        target = await self._doors.user(Action.TOKEN_CHANGE, actor, tenant, user)
+        surplus = wanted - grantable(actor)
+        if surplus:
+            refuse(Verdict(Answer.REFUSE, False, f"you may not grant the scope {', '.join(sorted(surplus))}"))
+        secret = PREFIX + self._parts.ids.secret()
+        expires = None if ttl_seconds is None else self._parts.clock.now() + timedelta(seconds=ttl_seconds)
+        if actor.expires_at is not None:  # else a token that was lent for an hour could make one for ever
+            expires = actor.expires_at if expires is None else min(expires, actor.expires_at)
+        token = await self._parts.store.tokens.add(target.id, secret_hash(secret), wanted, note, expires)
+        return token, secret
+
+    async def tokens(self, actor: Actor, tenant: str, user: str) -> list[Token]:
+        target = await self._doors.user(Action.TOKEN_SEE, actor, tenant, user)
+        return await self._parts.store.tokens.all(target.id)
+
+    async def token_remove(self, actor: Actor, tenant: str, user: str, token_id: str) -> None:
+        target = await self._doors.user(Action.TOKEN_CHANGE, actor, tenant, user)
+        if token_id not in {token.id for token in await self._parts.store.tokens.all(target.id)}:
+            raise NotFound(f"no such token: {token_id!r}", remedy=f"ringfence token ls --user {user}")
+        await self._parts.store.tokens.remove(TokenId(token_id))
+
+
+def _kind(kind: str) -> UserKind:
+    try:
+        return UserKind(kind)
+    except ValueError:
+        raise Invalid(f"no such kind of user: {kind!r}", remedy=f"one of {', '.join(UserKind)}") from None
+
+
+def _scopes(scopes: list[str]) -> frozenset[Scope]:
+    """None named: `user`."""
+    try:
+        return frozenset(Scope(scope) for scope in scopes) or frozenset({Scope.USER})
+    except ValueError as error:
+        raise Invalid(f"no such scope: {error}", remedy=f"out of {', '.join(Scope)}") from None

@@ -1,0 +1,76 @@
+"""What becomes of a run whose executor is gone: the table of kernel.runs, carried out and fenced.
+
+Never runs anything: it ends the run or puts it back into the queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ringfence.host.engine.live import Held, LiveRuns
+from ringfence.host.engine.parts import Parts, guest_digest
+from ringfence.host.kernel.errors import NotFound, RingfenceError, StaleEpoch
+from ringfence.host.kernel.ids import BoxId, RunId
+from ringfence.host.kernel.runs import Redrive, Run, RunState, redrive
+
+Over = Callable[[RunId, BoxId], None]
+
+
+class Redriver:
+    def __init__(self, parts: Parts, live: LiveRuns, wake: Callable[[], None], over: Over) -> None:
+        """`wake`: there may be work to claim. `over`: a run of that box is final, whatever was kept for it may go."""
+        self._parts, self._live, self._wake, self._over = parts, live, wake, over
+        self._log = logging.getLogger("ringfence.engine")
+
+    async def lost(self, held: Held, reason: str) -> None:
+        """The loop of a run that we hold is gone. A store that does not answer now is asked again by the sweep."""
+        held.gone = held.gone or reason
+        try:
+            await self.decide(held.run, reason)
+        except (StaleEpoch, NotFound):
+            self._log.info("run %s is another's by now", held.id)
+        except RingfenceError as error:
+            self._log.error("run %s cannot be redriven yet: %s", held.id, error)
+            return
+        self._live.drop(held)
+        self._wake()
+
+    async def decide(self, run: Run, reason: str) -> None:
+        """`run`: a row as it was claimed, adopted or found expired; its epoch fences. StaleEpoch."""
+        store = self._parts.store
+        row = await store.runs.get(run.id)
+        if row.state is not RunState.RUNNING:
+            return
+        if row.epoch != run.epoch:
+            raise StaleEpoch(f"run {run.id} is at epoch {row.epoch}, not {run.epoch}")
+        choice = redrive(
+            row,
+            guest_digest=guest_digest(self._parts),
+            recorded_after_checkpoint=await self._recorded_after_checkpoint(run),
+        )
+        self._log.info("run %s (%s): %s", run.id, reason, choice.value)
+        if choice is Redrive.CANCEL:
+            await self.end(row, RunState.CANCELLED, "cancelled")
+        elif choice is Redrive.GIVE_UP:
+            await self.end(row, RunState.FAILED, "retries_exhausted")
+        elif choice is Redrive.INCOMPATIBLE:
+            await self.end(row, RunState.FAILED, "incompatible")
+        else:
+            await store.runs.requeue(run.id, run.epoch, reason)
+
+    async def end(self, run: Run, state: RunState, reason: str, reply: str | None = None) -> None:
+        """The run's final state, once; whoever waits for the lane is woken."""
+        await self._parts.store.runs.end(run.id, run.epoch, state, reason, reply)
+        held, box = self._live.get(run.id), run.box
+        if held is not None and held.epoch == run.epoch:
+            box = held.box or box
+            self._live.drop(held)
+        if box is not None:
+            self._over(run.id, box)
+        self._wake()
+
+    async def _recorded_after_checkpoint(self, run: Run) -> bool:
+        checkpoint = await self._parts.store.steps.checkpoint(run.id)
+        after = checkpoint.step if checkpoint is not None else 0
+        return any(step.n > after for step in await self._parts.store.steps.all(run.id))

@@ -1,0 +1,160 @@
+"""The scheduler: claims queued runs, gives each to its actor's box, keeps the leases, and sweeps what was left behind.
+
+Woken by `wake` (a message was accepted, a lane is free), else once a sweep interval (back-offs end by time). It must
+never hold more than `max_runs` leases, and never write for a run without its epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+
+from ringfence.host.engine.bringup import BringUp
+from ringfence.host.engine.crew import Crew
+from ringfence.host.engine.live import Held, LiveRuns
+from ringfence.host.engine.parts import Parts
+from ringfence.host.engine.redrive import Redriver
+from ringfence.host.engine.run_start import run_start
+from ringfence.host.kernel.boxes import Box
+from ringfence.host.kernel.errors import NotFound, RingfenceError, StaleEpoch, TooLarge
+from ringfence.host.kernel.ids import RunId
+from ringfence.host.kernel.ports import Link
+from ringfence.host.kernel.runs import Run, RunState
+
+
+class Work:
+    def __init__(self, parts: Parts, crew: Crew, live: LiveRuns, bringup: BringUp, redriver: Redriver) -> None:
+        self._parts, self._crew, self._live = parts, crew, live
+        self._bringup, self._redriver = bringup, redriver
+        self._wake = asyncio.Event()
+        self._draining = False
+        self._log = logging.getLogger("ringfence.engine")
+        self.claims_failed = ""  # why the last claim failed, for status
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def start(self) -> None:
+        self._crew.go(self._claims(), "claims")
+        self._crew.go(self._heartbeats(), "heartbeats")
+
+    def drain(self) -> None:
+        """No further claim."""
+        self._draining = True
+
+    async def _claims(self) -> None:
+        while not self._draining:
+            self._wake.clear()
+            try:
+                await self._claim()
+                self.claims_failed = ""
+            except RingfenceError as error:
+                self.claims_failed = error.message
+                self._log.error("no run can be claimed: %s", error)
+            try:
+                async with asyncio.timeout(self._parts.config.sweep_seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _claim(self) -> None:
+        free = self._parts.config.max_runs - len(self._live)
+        if free <= 0:
+            return
+        tokens: dict[RunId, str] = {}
+
+        def token_hash(run: RunId) -> str:
+            tokens[run] = self._parts.ids.secret()
+            return hashlib.sha256(tokens[run].encode()).hexdigest()
+
+        for run in await self._parts.store.runs.claim(self._parts.worker, free, token_hash):
+            held = Held(run)
+            self._live.add(held)
+            self._crew.go(self._drive(held, tokens[run.id]), f"run {run.id}")
+
+    async def _drive(self, held: Held, token: str) -> None:
+        """From the claim to a loop that works. What fails here is redriven."""
+        try:
+            await self._executor(held, token)
+        except StaleEpoch:
+            self._live.drop(held)
+        except TooLarge as error:
+            await self._fail(held, "message_too_large", error)
+        except RingfenceError as error:
+            self._log.warning("run %s found no executor: %s", held.id, error)
+            await self._redriver.lost(held, error.code)
+        except BaseException:
+            held.gone = held.gone or "failed"  # the sweep redrives it, should this not be the end of the server
+            raise
+
+    async def _executor(self, held: Held, token: str) -> None:
+        store, run = self._parts.store, held.run
+        try:
+            user = await store.users.by_id(run.actor)
+        except NotFound:
+            await self._redriver.end(run, RunState.CANCELLED, "user_removed")
+            return
+        if user.disabled:
+            await self._redriver.end(run, RunState.FAILED, "user_disabled")
+            return
+        box = await store.boxes.home_of(user, self._parts.driver.name, self._parts.config.limits)
+        link = await self._bringup.ensure(box.id)
+        await self._give(held, token, box, link)
+
+    async def _give(self, held: Held, token: str, box: Box, link: Link) -> None:
+        store, run = self._parts.store, held.run
+        user, thread = await store.users.by_id(run.actor), await store.threads.by_id(run.thread)
+        start = await run_start(self._parts, run, token, user, box, thread)
+        await store.runs.assign(run.id, run.epoch, box.id, link.hello.digest)
+        if held.cancelled:
+            await self._redriver.lost(held, "cancelled")
+            return
+        # Before the loop can ask: its first ask may arrive in front of the reply to run.start.
+        held.box, held.guest, held.started = box.id, link.hello.guest, True
+        await link.start_run(start)
+
+    async def _fail(self, held: Held, code: str, error: RingfenceError) -> None:
+        self._log.warning("run %s failed: %s", held.id, error)
+        try:
+            await self._redriver.end(held.run, RunState.FAILED, code)
+        except RingfenceError:
+            await self._redriver.lost(held, code)
+
+    # --- leases --------------------------------------------------------------------------------------------------
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(self._parts.config.heartbeat_seconds)
+            try:
+                await self.beat()
+            except RingfenceError as error:
+                self._log.error("leases were not renewed: %s", error)
+
+    async def beat(self) -> None:
+        """Renews our leases; a run that is no longer ours loses its loop here."""
+        before = list(self._live)
+        kept = set(await self._parts.store.runs.heartbeat(self._parts.worker))
+        for held in before:
+            if held.id in kept or not await self._stale(held.run):
+                continue
+            if self._live.get(held.id) is held:  # else ended meanwhile, or at work again under a newer epoch
+                self._log.warning("run %s: the lease of epoch %d is lost", held.id, held.epoch)
+                self._live.drop(held)
+                await self.stop_loop(held)
+
+    async def _stale(self, run: Run) -> bool:
+        row = await self._parts.store.runs.get(run.id)
+        return row.epoch != run.epoch or row.state is not RunState.RUNNING or row.worker != self._parts.worker
+
+    async def stop_loop(self, held: Held, grace: float = 0.0) -> None:
+        """The loop's process ended, if its box can be reached; else it ends with the box or at its next ask."""
+        if held.box is None:
+            return
+        link = self._bringup.reachable(held.box)
+        if link is None:
+            return
+        try:
+            await link.cancel_run(held.id, grace)
+        except RingfenceError as error:
+            self._log.info("loop of run %s: %s", held.id, error)

@@ -1,0 +1,1 @@
+"""HTTP: the operator socket and the API for people and programs."""

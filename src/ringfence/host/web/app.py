@@ -1,0 +1,69 @@
+"""Makes the web application: routes, guards, error answers, the OpenAPI document. Opens nothing and decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import FastAPI
+
+from ringfence.host.web import (
+    exec_stream,
+    routes_boxes,
+    routes_exec,
+    routes_files,
+    routes_people,
+    routes_runs,
+    routes_threads,
+)
+from ringfence.host.web.answers import add_error_answers
+from ringfence.host.web.guards import LOOPBACK, Guards
+from ringfence.host.web.login import Door
+from ringfence.host.web.peer import Admission
+from ringfence.host.web.ports import Engine
+from ringfence.host.web.shapes import ErrorAnswer
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorAnswer, "description": "the caller's to mend"},
+    "5XX": {"model": ErrorAnswer, "description": "a part is missing, or ours to mend"},
+}
+
+
+def make_app(
+    engine: Engine, *, operator: bool, admission: Admission | None = None, hosts: Collection[str] = ()
+) -> FastAPI:
+    """`operator`: trusts peer credentials as `admission` says (default: root and this account), for the unix socket
+    only. Otherwise trusts tokens only, and answers to loopback names and `hosts`."""
+    app = FastAPI(
+        title="ringfence",
+        version=_version(),
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        responses=_ERRORS,
+        redirect_slashes=False,
+    )
+    app.state.door = Door(engine, operator, admission or Admission())
+    app.state.stopping = asyncio.Event()  # set when the server stops: streams end
+    add_error_answers(app)
+    app.add_middleware(Guards, hosts=None if operator else LOOPBACK | {name.lower() for name in hosts})
+    for module in (
+        routes_people,
+        routes_boxes,
+        routes_exec,
+        exec_stream,
+        routes_files,
+        routes_threads,
+        routes_runs,
+    ):
+        app.include_router(module.router)
+    return app
+
+
+def _version() -> str:
+    try:
+        return version("ringfence")
+    except PackageNotFoundError:
+        return "0"  # run from a copied tree without metadata

@@ -1,0 +1,92 @@
+"""Who asks: turns a connection into an Actor. Never takes an identity from a body, a URL or a cookie.
+
+Operator socket: the peer's credentials. TCP: `Authorization: Bearer <token>`, and nothing else. `Ringfence-As` (and
+`Ringfence-Tenant`) let an operator act as a user; their values are percent-encoded UTF-8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import unquote_to_bytes
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from ringfence.host.kernel.errors import Invalid, Refused, Unauthenticated
+from ringfence.host.kernel.people import Actor
+from ringfence.host.web.peer import Admission, Peer
+from ringfence.host.web.ports import Engine
+
+DEFAULT_TENANT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What an application was made with; kept as `app.state.door`."""
+
+    engine: Engine
+    operator: bool
+    admission: Admission
+
+
+def door_of(connection: HTTPConnection) -> Door:
+    door: Door = connection.app.state.door
+    return door
+
+
+def engine_of(connection: HTTPConnection) -> Engine:
+    return door_of(connection).engine
+
+
+async def actor_of(connection: HTTPConnection) -> Actor:
+    """Unauthenticated; Refused: acting as somebody else without being an operator."""
+    door = door_of(connection)
+    actor = _by_peer(door, connection) if door.operator else await _by_token(door.engine, connection)
+    return await _acting(door.engine, actor, connection)
+
+
+def _by_peer(door: Door, connection: HTTPConnection) -> Actor:
+    peer: Peer | None = connection.scope.get("state", {}).get("peer")
+    if peer is None or not door.admission.admits(peer):
+        who = "unknown" if peer is None else f"uid {peer.uid}"
+        raise Unauthenticated(
+            f"not an operator: {who}",
+            remedy="root, the server's own account and members of its group are; others use TCP and a token",
+        )
+    return door.engine.people.operator(peer.uid, peer.gid, peer.pid)
+
+
+async def _by_token(engine: Engine, connection: HTTPConnection) -> Actor:
+    given = connection.headers.getlist("authorization")
+    scheme, _, secret = (given[0] if len(given) == 1 else "").partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise Unauthenticated(
+            "no token", remedy="send the header Authorization: Bearer TOKEN; make one: ringfence token add --user NAME"
+        )
+    return await engine.people.authenticate(secret.strip())
+
+
+async def _acting(engine: Engine, actor: Actor, connection: HTTPConnection) -> Actor:
+    name = connection.headers.get("ringfence-as")
+    if name is None:
+        return actor
+    user = text_of(name, "the header Ringfence-As")
+    tenant = text_of(connection.headers.get("ringfence-tenant", DEFAULT_TENANT), "the header Ringfence-Tenant")
+    if actor.operator:
+        return await engine.people.act_as(actor, tenant, user)
+    if actor.user is not None and (actor.user.tenant_name, actor.user.name) == (tenant, user):
+        return actor
+    raise Refused("only an operator acts as somebody else", remedy="leave --as out: the token says who you are")
+
+
+def text_of(encoded: str, what: str) -> str:
+    """Percent-encoded UTF-8 to text, once."""
+    try:
+        return unquote_to_bytes(encoded).decode()
+    except UnicodeDecodeError:
+        raise Invalid(f"{what} is not UTF-8", remedy="percent-encode the UTF-8 bytes of the name") from None
+
+
+CurrentActor = Annotated[Actor, Depends(actor_of)]
+CurrentEngine = Annotated[Engine, Depends(engine_of)]

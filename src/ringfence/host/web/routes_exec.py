@@ -1,0 +1,96 @@
+"""A command as one request and one answer. The streamed form is in exec_stream.py."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+
+from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.ports import Command, Outcome
+from ringfence.host.web import shapes, shaping
+from ringfence.host.web.login import CurrentActor, CurrentEngine
+from ringfence.host.web.names import Name
+from ringfence.host.web.ports import ExecRequest
+from ringfence.host.web.race import race
+
+router = APIRouter(prefix="/v1/tenants/{tenant}/users/{user}", tags=["commands"])
+GRACE_SECONDS = 2.0  # between TERM and KILL for a command whose client has left
+
+
+def argv_of(new: shapes.NewCommand | shapes.StreamCommand) -> list[bytes]:
+    if (new.argv is None) == (new.argv_b64 is None):
+        raise Invalid("give exactly one of argv and argv_b64", remedy="argv_b64 is for arguments that are not UTF-8")
+    if new.argv_b64 is not None:
+        return [shaping.unb64(each, "argv_b64") for each in new.argv_b64]
+    return [_utf8(each) for each in new.argv or []]
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise Invalid("a lone surrogate is no text", remedy="send the bytes in base64") from None
+
+
+def env_of(env: dict[str, str], env_b64: dict[str, str]) -> dict[str, bytes]:
+    plain = {name: _utf8(value) for name, value in env.items()}
+    return plain | {name: shaping.unb64(value, "env_b64") for name, value in env_b64.items()}
+
+
+def _stdin(new: shapes.NewCommand) -> bytes | None:
+    if new.stdin is not None and new.stdin_b64 is not None:
+        raise Invalid("give one of stdin and stdin_b64, not both")
+    if new.stdin_b64 is not None:
+        return shaping.unb64(new.stdin_b64, "stdin_b64")
+    return None if new.stdin is None else _utf8(new.stdin)
+
+
+@router.post("/exec", response_model=shapes.OutcomeShape, response_model_exclude_unset=True)
+async def exec_command(
+    request: Request, engine: CurrentEngine, actor: CurrentActor, tenant: Name, user: Name, new: shapes.NewCommand
+) -> dict[str, Any]:
+    stdin = _stdin(new)
+    wanted = ExecRequest(
+        argv=argv_of(new),
+        env=env_of(new.env, {}),
+        cwd=new.cwd,
+        timeout=new.timeout,
+        stdin="null" if stdin is None else "pipe",
+        output="keep",
+    )
+    command = await engine.commands.run(actor, tenant, user, wanted)
+    outcome = await _attended(request, command, stdin)
+    await command.release()
+    return shaping.outcome(outcome)
+
+
+async def _attended(request: Request, command: Command, stdin: bytes | None) -> Outcome:
+    """The outcome; a client that leaves before stops the command."""
+
+    async def fed() -> Outcome:
+        async with asyncio.TaskGroup() as group:
+            feeding = group.create_task(_feed(command, stdin))
+            outcome = await command.outcome()
+            feeding.cancel()
+        return outcome
+
+    ended, _ = await race(fed(), _disconnected(request))
+    if not ended.cancelled():
+        outcome: Outcome = ended.result()
+        return outcome
+    await command.stop(GRACE_SECONDS)
+    return await command.outcome()
+
+
+async def _feed(command: Command, stdin: bytes | None) -> None:
+    if stdin is not None:
+        await command.write(stdin)
+        await command.close_stdin()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

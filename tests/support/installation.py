@@ -1,0 +1,59 @@
+"""The throw-away installation with what tests ask of it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ringfence.bench import throwaway
+from ringfence.bench.throwaway import COMMAND, state_base
+
+RINGFENCE = COMMAND
+__all__ = ["RINGFENCE", "Installation", "eventually", "installation", "of_uid", "state_base"]
+
+
+class Installation(throwaway.Installation):
+    def outcome(self, user: str, script: str, *options: str, limit: float = 120) -> dict[str, Any]:
+        """The --json object of an exec."""
+        result = self.run("exec", user, "--json", *options, "--", "sh", "-c", script, limit=limit)
+        answer = result.json()
+        assert isinstance(answer, dict)
+        return answer
+
+    def say(self, user: str, thread: str, *lines: str, key: str | None = None) -> dict[str, Any]:
+        words = ["say", "--as", user, "--thread", thread, "--json", *(["--key", key] if key else [])]
+        answer = self.run(*words, "\n".join(lines)).json()
+        assert isinstance(answer, dict)
+        return answer
+
+
+@contextlib.contextmanager
+def installation(*options: str, settings: str = "") -> Iterator[Installation]:
+    with throwaway.installation(settings=settings, started=False) as made:
+        ours = Installation(made.home)
+        try:
+            ours.start(*options)
+            yield ours
+        finally:
+            throwaway.remove(ours)
+
+
+def of_uid(uid: int) -> dict[int, str]:
+    """pid -> /proc/PID/status of every process of a host id."""
+    found = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            text = status.read_text()
+            if f"\nUid:\t{uid}\t" in text:
+                found[int(status.parent.name)] = text
+    return found
+
+
+def eventually(holds: Callable[[], object], seconds: float = 10.0, what: str = "it") -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"
+        time.sleep(0.02)
