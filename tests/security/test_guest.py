@@ -6,6 +6,7 @@ which no wall protects: it must succeed there, or the attack proves nothing.
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from collections.abc import Iterator
@@ -92,22 +93,27 @@ def run_start() -> dict[str, Any]:
 
 
 class Attack:
+    """Runs attacks as commands. The box outlives a test and answers a key that it knows with what it kept, so that no
+    key may come twice: one counter for all tests of the module."""
+
+    numbers = itertools.count(1)
+
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.count = 0
+
+    def key(self) -> str:
+        return f"a/{next(self.numbers)}"
 
     def __call__(self, name: str, pid: int) -> str:
         """`ok`, or the error as JSON."""
-        self.count += 1
         argv = ["python3", "attack.py", name, str(pid)]
-        ended = self.host.run(f"a/{id(self)}/{self.count}", *argv)
+        ended = self.host.run(self.key(), *argv)
         assert ended.code == 0, ended
         return ended.stdout.decode().strip()
 
     def sibling(self) -> int:
         """A command that nothing protects from other commands."""
-        self.count += 1
-        return int(self.host.spawn(f"a/{id(self)}/{self.count}", "sleep", "60")["pid"])
+        return int(self.host.spawn(self.key(), "sleep", "60")["pid"])
 
     def on(self, name: str, victim: str) -> str:
         """The attack on one of `helpers`; looked up again when it was replaced between look-up and attack."""
@@ -116,9 +122,8 @@ class Attack:
 
     def helpers(self) -> dict[str, int]:
         """Pids, in the box, of what a command must leave alone."""
-        self.count += 1
         script = "for p in /proc/[0-9]*; do grep -q init.pyc $p/cmdline 2>/dev/null && cat $p/stat; done; true"
-        lines = self.host.sh(f"a/{id(self)}/{self.count}", script).stdout.decode().splitlines()
+        lines = self.host.sh(self.key(), script).stdout.decode().splitlines()
         sessions = {int(line.split()[0]): int(line.rpartition(")")[2].split()[3]) for line in lines}
         loop = int(self.host.request("run.start", **run_start())["pid"])
         spawner = next(pid for pid, session in sessions.items() if pid not in (1, loop, session))
