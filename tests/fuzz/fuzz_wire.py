@@ -39,6 +39,17 @@ _HELLO = {
     "commands": [{"key": "x/1", "state": "running"}],
     "orphans": [],
 }
+_NAME = "a" * 64
+ASKS: list[tuple[str, dict[str, Any]]] = [
+    ("run.finish", {"text": "x", "seen": 1}),
+    ("checkpoint.save", {"boundary": "final", "step": 1, "state": "s", "blobs": [_NAME]}),
+    ("run.event", {"text": "at work"}),
+    ("thread.read", {"before": 9, "limit": 200}),
+    ("thread.summarise", {"cursor": 3, "text": "so far"}),
+    ("blob.put", {"blob": _NAME, "n": 0, "size": 2, "data_b64": "aGk="}),
+    ("blob.get", {"blob": _NAME, "n": 63}),
+    ("model.generate", {"model": "m", "call": 1, "messages": [], "blob": _NAME, "tools": []}),
+]
 SEEDS = [
     encode({"m": "cmd.output", "p": {"key": "x/1", "stream": 1, "data_b64": "aGk="}}),
     encode({"m": "cmd.credit", "p": {"key": "x/1", "bytes": 100}}),
@@ -47,12 +58,8 @@ SEEDS = [
     encode({"m": "loop.ended", "seq": 3, "p": {"run": "run_a", "code": 0, "signal": None}}),
     encode({"re": 2, "ok": {"pid": 7, "attached": False}}),
     encode({"re": 2, "err": {"code": "invalid", "message": "no"}}),
-    wrap_run("run_a", encode({"id": 1, "m": "run.finish", "p": {"token": "tok", "text": "x"}})),
+    *(wrap_run("run_a", encode({"id": n, "m": m, "p": {"token": "tok", **p}})) for n, (m, p) in enumerate(ASKS, 1)),
     wrap_run("run_b", encode({"id": 1, "m": "run.fail", "p": {"token": "tok", "code": "c", "message": "m"}})),
-    wrap_run(
-        "run_a",
-        encode({"id": 2, "m": "checkpoint.save", "p": {"token": "tok", "boundary": "final", "step": 1, "state": "s"}}),
-    ),
 ]
 
 

@@ -100,10 +100,15 @@ def wrap_run(run_id: bytes | str, frame: bytes) -> bytes:
     return _RUN_HEAD + name + _RUN_MID + frame.rstrip(b"\n") + _RUN_TAIL + b"\n"
 
 
+def is_wrapped(line: bytes) -> bool:
+    """Whether `unwrap_run` gives a loop's frame for it, or refuses it: nothing of such a line is parsed here."""
+    return line.startswith(_RUN_HEAD)
+
+
 def unwrap_run(line: bytes) -> tuple[str, bytes] | None:
     """(run id, frame) of a wrapped line, None for a line that is not wrapped. By exact prefix: the wrapper has no
     spaces, no other order and no escapes. RemoteProtocolError: begins like one and is none."""
-    if not line.startswith(_RUN_HEAD):
+    if not is_wrapped(line):
         return None
     start = len(_RUN_HEAD)
     end = line.find(_RUN_MID, start, start + MAX_RUN_ID + len(_RUN_MID))

@@ -166,11 +166,28 @@ class CmdEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file of the author's box."""
+
+    path: str
+    size: int  # bytes, when the message was posted
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadMessage:
     role: Literal["user", "agent"]
     author: str  # user name, or the agent's
     text: str
     cursor: int
+    attachments: list[Attachment] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run of the same actor made of the thread's messages up to and with `cursor`."""
+
+    cursor: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +197,14 @@ class RunStart:
     thread: str
     actor: str
     epoch: int
-    messages: list[ThreadMessage]  # the tail of the thread, <= 256 KiB, the message of this turn last
+    summary: Summary | None
+    messages: list[ThreadMessage]  # after the summary; the tail, <= 256 KiB, the message of this turn last
+    earlier: int  # thread.read from this cursor has messages that neither `messages` nor the summary has; 0 = none
+    steers: list[ThreadMessage]  # what the actor said to this turn since it began, oldest first
     checkpoint: str | None  # what the loop saved last, opaque to the host
     next_step: int  # the first step number that the journal does not have an end for
     model: str
+    window: int  # tokens that the model takes, its answer included
     posture: str  # the paragraph that states the real isolation; part of the system prompt
 
 
@@ -196,6 +217,37 @@ class RunStarted:
 class RunCancel:
     run: str
     grace_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunSteer:
+    """The actor said something to the turn while it is worked on. PID 1 hands it to the loop as `steer`. It is in the
+    store already: a loop that is gone by now, or never reads it, is given it by run.finish or by the next run.start."""
+
+    run: str
+    message: ThreadMessage
+
+
+@dataclass(frozen=True, slots=True)
+class RunWindDown:
+    """The soft deadline has passed. PID 1 hands it to the loop as `wind_down`."""
+
+    run: str
+    seconds: int  # until the run is ended, whatever it does
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """PID 1 to a loop."""
+
+    message: ThreadMessage
+
+
+@dataclass(frozen=True, slots=True)
+class WindDown:
+    """PID 1 to a loop: come to an end, without new work."""
+
+    seconds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,18 +293,38 @@ class ChatMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool that the loop offers to the model."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]  # JSON Schema of the arguments
+
+
+@dataclass(frozen=True, slots=True)
 class ModelGenerate:
+    """The conversation is `messages`, or when it is too large for a frame the JSON text of that list in `blob`."""
+
     token: str
     model: str
+    call: int  # 1, 2, 3, ...: which call of the run it is; a call that is made again has the number of the first
     messages: list[ChatMessage]
-    tools: list[str]  # names of the tools that the loop offers
+    blob: str | None
+    tools: list[ToolSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    input_tokens: int
+    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
     text: str
     tool_calls: list[ToolCall]
-    stop: Literal["end", "tool_calls", "length"]
+    stop: Literal["end", "tool_calls", "length"]  # length: cut off by the model's own limit
+    usage: Usage | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,12 +359,21 @@ class CheckpointSave:
     boundary: Literal["before_model", "before_effect", "before_gate", "final"]
     step: int  # the last step whose result the state contains
     state: str  # <= 512 KiB, opaque to the host
+    blobs: list[str]  # that the state refers to: whole by now, and kept; every other blob of the run is dropped
 
 
 @dataclass(frozen=True, slots=True)
 class RunFinish:
     token: str
     text: str  # <= 256 KiB
+    seen: int  # cursor of the last message of the turn that the text answers
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """`steers` empty: the run is over. Else it is not: the actor had said more, the loop takes it up and goes on."""
+
+    steers: list[ThreadMessage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +383,68 @@ class RunFail:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """Something for the actor who watches, as it happens. Nothing of it is kept."""
+
+    token: str
+    text: str  # <= 4 KiB
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRead:
+    """Older messages of the thread, as far as this run may see them: messages and replies, nobody's steps."""
+
+    token: str
+    before: int  # cursor
+    limit: int  # 1..200
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPage:
+    messages: list[ThreadMessage]  # oldest first, <= 256 KiB of text: the newest below `before`
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSummarise:
+    """Kept for later runs of this actor in this thread, and for nobody else: a loop's words are its actor's own."""
+
+    token: str
+    cursor: int  # of the last message that is summarised; before the turn's own
+    text: str  # <= 64 KiB
+
+
+@dataclass(frozen=True, slots=True)
+class BlobPut:
+    """One chunk of a blob of the run. A chunk that is there already stays."""
+
+    token: str
+    blob: str  # SHA-256 of the whole, in hex
+    n: int  # 0, 1, 2, ...
+    size: int  # bytes of the whole, <= 32 MiB
+    data_b64: str  # exactly 512 KiB decoded, the last chunk what is left
+
+
+@dataclass(frozen=True, slots=True)
+class BlobGet:
+    token: str
+    blob: str
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobChunk:
+    data_b64: str
+    size: int  # bytes of the whole
+
+
 # --- the table -------------------------------------------------------------------------------------------------------
 
-KIB = 1024
-MIB = 1024 * KIB
+KIB, MIB = 1024, 1024 * 1024
+BLOB_CHUNK = 512 * KIB
+MAX_BLOB = 32 * MIB
+MAX_RUN_BLOBS = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +471,8 @@ def _rows() -> tuple[Method, ...]:
         Method("cmd.stop", host, req, CmdStop, Done, KIB, 1000, 0, "idempotent"),
         Method("run.start", host, req, RunStart, RunStarted, MIB, 100, 0, "idempotent"),
         Method("run.cancel", host, req, RunCancel, Done, KIB, 100, 0, "idempotent"),
+        Method("run.steer", host, req, RunSteer, Done, MIB, 100, 0, "idempotent"),
+        Method("run.wind_down", host, req, RunWindDown, Done, KIB, 100, 0, "idempotent"),
         Method("ack", host, note, Ack, None, 64 * KIB, 10_000, 0, "idempotent"),
         Method("bye", host, note, Bye, None, KIB, 10, 0, "idempotent"),
         Method("cmd.output", guest, note, CmdOutput, None, 128 * KIB, 20_000, 0, "none"),
@@ -340,12 +481,19 @@ def _rows() -> tuple[Method, ...]:
         Method("cmd.ended", guest, rep, CmdEnded, None, MIB, 5000, 0, "idempotent"),
         Method("loop.ended", guest, rep, LoopEnded, None, KIB, 100, 0, "idempotent"),
         Method("rewired", guest, note, Rewired, None, KIB, 100, 0, "none"),
+        Method("steer", guest, note, Steer, None, MIB, 100, 0, "idempotent"),
+        Method("wind_down", guest, note, WindDown, None, KIB, 100, 0, "idempotent"),
         Method("model.generate", loop, req, ModelGenerate, Generated, MIB, 20, 1000, "pure"),
         Method("step.begin", loop, req, StepBegin, StepBegun, 512 * KIB, 100, 1000, "idempotent"),
         Method("step.end", loop, req, StepEnd, Done, MIB, 100, 1000, "idempotent"),
         Method("checkpoint.save", loop, req, CheckpointSave, Done, MIB, 100, 2000, "idempotent"),
-        Method("run.finish", loop, req, RunFinish, Done, MIB, 10, 10, "idempotent"),
+        Method("run.finish", loop, req, RunFinish, Finished, MIB, 10, 200, "idempotent"),
         Method("run.fail", loop, req, RunFail, Done, 64 * KIB, 10, 10, "idempotent"),
+        Method("run.event", loop, req, RunEvent, Done, 32 * KIB, 20, 5000, "none"),
+        Method("thread.read", loop, req, ThreadRead, ThreadPage, KIB, 20, 500, "pure"),
+        Method("thread.summarise", loop, req, ThreadSummarise, Done, 512 * KIB, 5, 50, "idempotent"),
+        Method("blob.put", loop, req, BlobPut, Done, MIB, 100, 5000, "idempotent"),
+        Method("blob.get", loop, req, BlobGet, BlobChunk, KIB, 100, 5000, "pure"),
     )
 
 

@@ -1,10 +1,10 @@
-"""Reports: what a guest says that must not be lost. Numbers, acknowledgements, and which were seen. No I/O.
+"""Reports: what a guest says that must not be lost. Numbers and acknowledgements. No I/O.
 
 A report lives longer than a connection: it is kept until the host has acknowledged it, and sent again after each new
 hello. The receiving end must never act on the same number of the same guest twice.
 """
 
-from ringfence.wire.framing import LocalProtocolError, encode
+from ringfence.wire.framing import encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,26 +54,3 @@ class Unacknowledged:
     def frames(self) -> list[bytes]:
         """All that are kept, oldest first."""
         return list(self._frames.values())
-
-
-class Seen:
-    """The host's end, one for each guest: says whether a number is new. Memory: one integer, plus one for each number
-    that came out of order."""
-
-    __slots__ = ("_ahead", "_below")
-
-    def __init__(self) -> None:
-        self._below = 0  # each number up to this one was seen
-        self._ahead: set[int] = set()
-
-    def first(self, number: int) -> bool:
-        """True once for each number >= 1."""
-        if number < 1:
-            raise LocalProtocolError("reports are numbered from 1")
-        if number <= self._below or number in self._ahead:
-            return False
-        self._ahead.add(number)
-        while self._below + 1 in self._ahead:
-            self._below += 1
-            self._ahead.remove(self._below)
-        return True

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringfence.host.kernel.canonical import canonical_json, digest, sha256_json
+from ringfence.host.kernel.canonical import canonical_json, digest, digest_of, sha256_json
 from ringfence.host.kernel.errors import Invalid
 from ringfence.host.kernel.runs import Effect
 
@@ -72,3 +72,9 @@ def test_what_is_no_json_is_refused(value: Any) -> None:
 
 def test_lone_surrogates_have_a_spelling() -> None:
     assert sha256_json("\udc80") != sha256_json("\udc81")
+
+
+def test_a_digest_of_what_is_spelled_already_is_the_same() -> None:
+    for tool, arguments in (("shell", {"b": 1, "a": ["ü", 1.0]}), ('q"\\', {}), ("\ud800", {"x": None})):
+        assert digest_of(tool, canonical_json(arguments), Effect.PURE) == digest(tool, arguments, Effect.PURE)
+        assert digest(tool, arguments, Effect.PURE) == sha256_json([tool, arguments, "pure"])

@@ -23,6 +23,11 @@ listen = "[::1]:9000"
 domain = "agents.example.org"
 mode = "subuid"
 max_runs = 3
+script = "/srv/script.json"
+model_window = 8000
+model_timeout_seconds = 5
+run_soft_seconds = 60
+run_hard_seconds = 90
 accept = ["no-nft", "no-cgroup"]
 bwrap = "/opt/bwrap"
 python = "/usr/bin/python3.12"
@@ -46,6 +51,8 @@ def test_every_value_arrives() -> None:
     assert settings.accept == ("no-cgroup", "no-nft")  # in the table's order
     assert settings.limits == Limits(memory=2 << 30, pids=100, cpu_milli=1500, shm=64 << 20)
     assert (settings.mode, settings.max_runs, settings.bwrap) == ("subuid", 3, "/opt/bwrap")
+    assert (settings.script, settings.model_window, settings.model_timeout_seconds) == ("/srv/script.json", 8000, 5)
+    assert (settings.run_soft_seconds, settings.run_hard_seconds) == (60, 90)
 
 
 def test_settings_survive_json_and_toml() -> None:
@@ -99,6 +106,13 @@ def test_an_unknown_key_names_the_nearest(text: str, key: str, nearest: str | No
         ('listen = "127.0.0.1:\\u0663"', "listen", "address:port"),
         ('model = "gpt"', "model", "scripted"),
         ('mode = "docker"', "mode", "shared"),
+        ('script = "script.json"', "script", "absolute path"),
+        ("model_window = 999", "model_window", "1000 to 10000000"),
+        ("model_timeout_seconds = 0", "model_timeout_seconds", "1 to 86400"),
+        ("run_soft_seconds = 1.5", "run_soft_seconds", "0 to 2592000"),
+        ("run_hard_seconds = -1", "run_hard_seconds", "0 to 2592000"),
+        ("run_soft_seconds = 60\nrun_hard_seconds = 59", "run_soft_seconds", "0 to 59"),
+        ("run_hard_seconds = 60", "run_soft_seconds", "at least 10800"),
         ('bwrap = "bwrap"', "bwrap", "absolute path"),
         ('bwrap = ""', "bwrap", "absolute path"),
         ('bwrap = "/usr/../tmp/bwrap"', "bwrap", "absolute path"),
@@ -124,6 +138,12 @@ def test_a_wrong_value_says_what_is_allowed(text: str, key: str, allowed: str) -
     assert allowed in error.remedy or key == "limits"
 
 
+@pytest.mark.parametrize(("soft", "hard"), [(0, 0), (0, 5), (5, 5), (5, 0)])
+def test_a_deadline_can_be_left_out(soft: int, hard: int) -> None:
+    settings = parse(f"run_soft_seconds = {soft}\nrun_hard_seconds = {hard}")
+    assert (settings.run_soft_seconds, settings.run_hard_seconds) == (soft, hard)
+
+
 @pytest.mark.parametrize("text", ["a = ", "= 1", "[[[", "a = 1\na = 2", "\0", "x = [" * 5000])
 def test_what_is_no_toml(text: str) -> None:
     with pytest.raises(Invalid):
@@ -145,8 +165,9 @@ def test_a_size_survives_its_text(number: int) -> None:
 
 def test_the_command_line_is_checked_as_the_file_is() -> None:
     assert override(Settings(), {"listen": "127.0.0.1:1"}).listen == ("127.0.0.1", 1)
-    with pytest.raises(Invalid):
-        override(Settings(), {"listen": "x"})
+    for wrong in ({"listen": "x"}, {"run_hard_seconds": 1}):
+        with pytest.raises(Invalid):
+            override(Settings(), wrong)
 
 
 @pytest.mark.parametrize("raw", [{"hom": ""}, {"listen": [1]}, {"listen": "x"}, {"limits": {"mem": 1}}, {"limits": 3}])

@@ -1,13 +1,11 @@
-"""Reports: kept until acknowledged, acted on once."""
+"""Reports: kept until acknowledged."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ringfence.wire.framing import LocalProtocolError, decode
-from ringfence.wire.reports import MAX_KEPT, Seen, Unacknowledged
+from ringfence.wire.reports import MAX_KEPT, Unacknowledged
 
 
 def test_reports_are_numbered_from_one_and_kept_in_order() -> None:
@@ -45,15 +43,3 @@ def test_a_report_that_cannot_be_said_takes_no_number() -> None:
     with pytest.raises(LocalProtocolError):
         reports.add("x", {"a": object()})
     assert reports.add("x", {})[0] == 1
-
-
-@given(st.lists(st.integers(1, 30)))
-def test_each_number_is_new_once(numbers: list[int]) -> None:
-    seen = Seen()
-    assert [seen.first(number) for number in numbers] == [n not in numbers[:i] for i, n in enumerate(numbers)]
-
-
-def test_numbers_in_order_cost_no_memory() -> None:
-    seen = Seen()
-    assert all(seen.first(number) for number in range(1, 1000))
-    assert not seen._ahead

@@ -19,6 +19,7 @@ class Relation(StrEnum):
     SELF = "self"  # the thing is the actor's own: user, box, file, token, run
     OWNER = "owner"  # the user is an agent or a project of the actor
     MEMBER = "member"  # of the thread
+    GLASS = "break_glass"  # an operator who has opened the thread, recorded and told to its members, for a while
     OPERATOR = "operator"
     STRANGER = "stranger"
 
@@ -48,10 +49,12 @@ class Action(StrEnum):
     THREAD_MEMBERS = "thread.members"  # change them
     THREAD_READ = "thread.read"  # text
     THREAD_POST = "thread.post"
+    THREAD_BREAK_GLASS = "thread.break_glass"
     RUN_SEE = "run.see"
     RUN_STEPS = "run.steps"  # that they happened
     RUN_DETAIL = "run.detail"  # their arguments and results
     RUN_CANCEL = "run.cancel"
+    RUN_REDRIVE = "run.redrive"
     STATUS = "status"
 
 
@@ -63,7 +66,7 @@ class Rule:
     told: frozenset[Relation] = frozenset()  # who is refused aloud instead of `not found`
 
 
-_S, _W, _M, _O = Relation.SELF, Relation.OWNER, Relation.MEMBER, Relation.OPERATOR
+_S, _W, _M, _G, _O = Relation.SELF, Relation.OWNER, Relation.MEMBER, Relation.GLASS, Relation.OPERATOR
 
 
 def _rule(*allowed: Relation, changes: bool = False, recorded: bool = False, told: tuple[Relation, ...] = ()) -> Rule:
@@ -87,12 +90,14 @@ RULES: dict[Action, Rule] = {
     Action.THREAD_ADD: _rule(_S, _O, changes=True, recorded=True),
     Action.THREAD_SEE: _rule(_M, _O),
     Action.THREAD_MEMBERS: _rule(_M, _O, changes=True, recorded=True),
-    Action.THREAD_READ: _rule(_M, told=(_O,)),
-    Action.THREAD_POST: _rule(_M, changes=True, told=(_O,)),
+    Action.THREAD_READ: _rule(_M, _G, told=(_O,)),  # recorded too when it is read as somebody: engine/as_somebody.py
+    Action.THREAD_POST: _rule(_M, changes=True, recorded=True, told=(_O, _G)),
+    Action.THREAD_BREAK_GLASS: _rule(_O, changes=True, recorded=True, told=(_M,)),
     Action.RUN_SEE: _rule(_S, _M, _O),
     Action.RUN_STEPS: _rule(_S, _O, told=(_M,)),
-    Action.RUN_DETAIL: _rule(_S, told=(_M, _O)),
+    Action.RUN_DETAIL: _rule(_S, told=(_M, _G, _O)),
     Action.RUN_CANCEL: _rule(_S, _O, changes=True, recorded=True, told=(_M,)),
+    Action.RUN_REDRIVE: _rule(_S, _O, changes=True, recorded=True, told=(_M,)),
     Action.STATUS: _rule(_S, _M, _O),
 }
 
@@ -116,7 +121,14 @@ def decide(action: Action, actor: Actor, relation: Relation) -> Verdict:
     return Verdict(Answer.ALLOW, rule.recorded and (not own or actor.impersonated), "")
 
 
-_CALLED = {_S: "a user", _W: "an owner", _M: "a member", _O: "an operator", Relation.STRANGER: "a user"}
+_CALLED = {
+    _S: "a user",
+    _W: "an owner",
+    _M: "a member",
+    _G: "an operator",
+    _O: "an operator",
+    Relation.STRANGER: "a user",
+}
 
 
 def towards_user(actor: Actor, target: User) -> Relation:

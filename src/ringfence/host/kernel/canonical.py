@@ -33,7 +33,13 @@ def sha256_json(value: Any) -> str:
 
 def digest(tool: str, arguments: Mapping[str, Any], effect: Effect) -> str:
     """What a step asks for: SHA-256 of the canonical JSON of [tool, arguments, effect], 64 hex digits. Invalid."""
-    return sha256_json([tool, dict(arguments), effect.value])
+    return digest_of(tool, canonical_json(dict(arguments)), effect)
+
+
+def digest_of(tool: str, arguments: bytes, effect: Effect) -> str:
+    """The same of arguments that are spelled already: spelling 50,000 values takes 10 ms."""
+    parts = canonical_json(tool), arguments, canonical_json(effect.value)
+    return hashlib.sha256(b"[%b,%b,%b]" % parts).hexdigest()
 
 
 def _check_keys(value: Any) -> None:

@@ -5,7 +5,8 @@
     ├── Unauthenticated       no or wrong or expired credential      3 / 401
     ├── Refused               policy says no                         3 / 403
     ├── NotFound              absent, or not to be seen: same text   4 / 404
-    ├── Conflict              state says no: exists, busy            1 / 409   (KeyReused, LaneBusy, Diverged, StepGap)
+    ├── Conflict              state says no: exists, busy            1 / 409   (KeyReused, LaneBusy, LaneFull 429, Steered,
+    │                                                                      Exhausted 429, Diverged, StepGap)
     ├── Unavailable           a part or an isolation is missing      5 / 503   (BoxLost, DiskFull, StaleEpoch 409)
     └── Failed                ours: a bug or a broken part           1 / 500
 
@@ -81,6 +82,26 @@ class LaneBusy(Conflict):
     """A message with mode `reject`, and the lane has a live turn."""
 
     code = "lane_busy"
+
+
+class LaneFull(Conflict):
+    """Too many messages wait in the lane."""
+
+    code = "lane_full"
+    http_status = 429
+
+
+class Steered(Conflict):
+    """A run that was to finish, and its actor had said more to the turn."""
+
+    code = "steered"
+
+
+class Exhausted(Conflict):
+    """A run asked for more than the budget of a run."""
+
+    code = "budget_exhausted"
+    http_status = 429
 
 
 class Diverged(Conflict):

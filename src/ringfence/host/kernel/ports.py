@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from ringfence.host.kernel.boxes import Box, BoxKind, Desired, Limits, Observed
-from ringfence.host.kernel.ids import BoxId, RunId, TenantId, ThreadId, TokenId, TurnId, UserId
-from ringfence.host.kernel.people import Actor, Scope, Tenant, Token, User, UserKind
+from ringfence.host.kernel.boxes import BoxKind, Limits, Observed
+from ringfence.host.kernel.ids import BoxId, RunId, TenantId, ThreadId, TurnId, UserId
+from ringfence.host.kernel.people import Actor
+from ringfence.host.kernel.reads import Reads
+from ringfence.host.kernel.registry import Boxes, Tenants, Tokens, Users
 from ringfence.host.kernel.runs import Checkpoint, Effect, Run, RunState, Step
-from ringfence.host.kernel.threads import Event, EventKind, Message, Thread, Turn
+from ringfence.host.kernel.threads import Attachment, Event, EventKind, Message, Summary, Thread, Turn
 
 # --- the world -------------------------------------------------------------------------------------------------------
 
@@ -42,65 +44,6 @@ class Ids(Protocol):
 # An acknowledged write is on disk. Removed rows are tombstoned: their names may be used again, their ids never.
 
 
-class Tenants(Protocol):
-    """Conflict: the name exists. NotFound."""
-
-    async def add(self, name: str) -> Tenant: ...
-    async def get(self, name: str) -> Tenant: ...
-    async def all(self) -> list[Tenant]: ...
-    async def remove(self, name: str) -> None:
-        """Conflict while it has users."""
-
-
-class Users(Protocol):
-    """Conflict: the name exists in the tenant. NotFound: tenant, user or owner."""
-
-    async def add(self, tenant: str, name: str, kind: UserKind, owner: str | None) -> User: ...
-    async def get(self, tenant: str, name: str) -> User: ...
-    async def by_id(self, user: UserId) -> User: ...
-    async def all(self, tenant: str) -> list[User]: ...
-    async def remove(self, user: UserId) -> None:
-        """Tombstones the user and revokes its tokens in one transaction."""
-
-
-class Tokens(Protocol):
-    """NotFound."""
-
-    async def add(
-        self, user: UserId, secret_hash: str, scopes: frozenset[Scope], note: str, expires_at: datetime | None
-    ) -> Token: ...
-    async def find(self, secret_hash: str) -> tuple[Token, User]:
-        """Also expired ones: the caller decides by its clock. NotFound: unknown or revoked."""
-
-    async def all(self, user: UserId) -> list[Token]: ...
-    async def remove(self, token: TokenId) -> None: ...
-
-
-class Boxes(Protocol):
-    """NotFound."""
-
-    async def home_of(self, user: User, driver: str, limits: Limits) -> Box:
-        """The user's home box; its row is made on first use (unique on (tenant, user) where kind = home)."""
-
-    async def add(self, user: User, kind: BoxKind, driver: str, limits: Limits) -> Box: ...
-    async def get(self, box: BoxId) -> Box: ...
-    async def all(self, tenant: TenantId | None = None) -> list[Box]: ...
-    async def update(
-        self,
-        box: BoxId,
-        *,
-        desired: Desired | None = None,
-        observed: Observed | None = None,
-        uid: int | None = None,
-        identity: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        started: bool = False,
-        active: bool = False,
-    ) -> Box:
-        """Sets what is not None. `started`: generation + 1 and started_at; `active`: last_active_at.
-        observed other than running clears the identity."""
-
-
 class Threads(Protocol):
     """Conflict: the name exists. NotFound."""
 
@@ -113,6 +56,18 @@ class Threads(Protocol):
     async def messages(self, thread: ThreadId, before: int | None, limit: int) -> list[Message]:
         """Oldest first; the newest `limit` below the cursor `before`."""
 
+    async def summary(self, thread: ThreadId, actor: UserId) -> Summary | None: ...
+    async def set_summary(self, run: RunId, epoch: int, cursor: int, text: str) -> Summary:
+        """Of the run's thread, for the run's actor; the newest cursor stays. StaleEpoch. Conflict: the cursor is not one
+        of a message before the turn's own. TooLarge: above MAX_SUMMARY_BYTES."""
+
+    async def break_glass(self, thread: ThreadId, via: str, reason: str, seconds: float) -> datetime:
+        """Opens the thread's text to the operator who came by `via`, with its event for the members, in one
+        transaction. Returns when it closes again, by the store's wall clock."""
+
+    async def glass(self, thread: ThreadId, via: str) -> bool:
+        """Whether that operator has it open now."""
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -120,18 +75,36 @@ class Accepted:
     run: Run
     message: Message
     repeated: bool  # the idempotency key had been used with the same body
+    steered: bool = False  # the message joined a turn of the same actor that was under way
 
 
 class Turns(Protocol):
     """NotFound."""
 
     async def accept(
-        self, thread: ThreadId, actor: UserId, text: str, mode: Literal["queue", "reject"], key: str | None
+        self,
+        thread: ThreadId,
+        actor: UserId,
+        text: str,
+        mode: Literal["queue", "steer", "reject"],
+        key: str | None,
+        attachments: Sequence[Attachment] = (),
     ) -> Accepted:
         """Message, turn, queued run and their events in one transaction. Same key and body of the actor: the same
-        turn. Conflict `key_reused`: other body. Conflict `lane_busy`: mode reject and the lane has a live turn."""
+        turn. KeyReused: other body. LaneBusy: mode reject and the lane has a live turn. LaneFull: MAX_WAITING wait.
+
+        Mode steer: when the lane has a live run of the same actor (running before parked before queued, then the
+        oldest) whose cancellation was not asked for, the message becomes one more of that run's turn. Otherwise it is
+        queued like any other: it never reaches a run of somebody else."""
+
+    async def repeat(
+        self, thread: ThreadId, actor: UserId, text: str, mode: str, key: str, paths: Sequence[str]
+    ) -> Accepted | None:
+        """What `accept` would answer to a key that was used before; None for a new one. KeyReused."""
 
     async def get(self, turn: TurnId) -> Turn: ...
+    async def said(self, turn: TurnId, after: int = 0) -> list[Message]:
+        """What people said to the turn behind the cursor, oldest first: its own message, then the steers."""
 
 
 class Runs(Protocol):
@@ -143,8 +116,9 @@ class Runs(Protocol):
         """Queued runs whose lane has no live run, oldest first: now running, epoch + 1, attempts + 1, leased to
         `worker` for LEASE_SECONDS of the store's clock. At most one live run in a lane: a unique index says so."""
 
-    async def heartbeat(self, worker: str) -> list[RunId]:
-        """Renews every lease of `worker`; returns the runs that it still holds."""
+    async def heartbeat(self, worker: str) -> dict[RunId, float]:
+        """Renews every lease of `worker` and adds the time since the last renewal to what each run has worked; the runs
+        that it still holds, with the seconds that each has worked."""
 
     async def adopt(self, run: RunId, worker: str, epoch: int) -> Run:
         """A running run whose lease is another worker's, by a kernel that found its loop alive: epoch + 1, no attempt
@@ -158,9 +132,16 @@ class Runs(Protocol):
         """Back to the queue from its checkpoint; the next attempt starts not before a back-off of
         2 ** attempts * 0.5 s."""
 
-    async def end(self, run: RunId, epoch: int, state: RunState, reason: str, reply: str | None) -> Run:
-        """A final state, with turn, reply message and events in one transaction. A run that is already final with the
-        same state and reply is answered as it is (finishing twice is one finish); Conflict otherwise."""
+    async def end(
+        self, run: RunId, epoch: int, state: RunState, reason: str, reply: str | None, seen: int | None = None
+    ) -> Run:
+        """A final state, with turn, reply message and events in one transaction; the run's blobs go, unless it failed
+        and may be redriven. A run that is already final with the same state and reply is answered as it is (finishing
+        twice is one finish); Conflict otherwise. Steered: people said more to the turn behind the cursor `seen`."""
+
+    async def reopen(self, run: RunId) -> Run:
+        """A failed run back into the queue with its journal, its attempts and working time counted anew. Conflict: it
+        is not `redrivable`. The caller has authorised it."""
 
     async def cancel(self, run: RunId) -> Run:
         """Sets cancel_requested; a queued run is cancelled at once."""
@@ -178,9 +159,35 @@ class Steps(Protocol):
     async def end(self, run: RunId, epoch: int, n: int, result: Mapping[str, Any], interrupted: bool) -> Step:
         """A step that has ended keeps its first result."""
 
-    async def all(self, run: RunId) -> list[Step]: ...
-    async def save_checkpoint(self, run: RunId, epoch: int, boundary: str, step: int, state: str) -> Checkpoint: ...
+    async def get(self, run: RunId, n: int) -> Step | None: ...
+    async def count(self, run: RunId) -> int:
+        """Steps that have begun: the number of the newest one."""
+
+    async def all(self, run: RunId) -> list[Step]:
+        """With their results, which may be 256 MiB: for somebody who asked to see them, never for what a loop asks."""
+
+    async def save_checkpoint(
+        self, run: RunId, epoch: int, boundary: str, step: int, state: str, blobs: Sequence[str] = ()
+    ) -> Checkpoint:
+        """Conflict: a blob that it refers to is not whole, or is not what its digest says. Every other blob of the run
+        is dropped."""
+
     async def checkpoint(self, run: RunId) -> Checkpoint | None: ...
+
+
+class Blobs(Protocol):
+    """Large values of a run: for its checkpoint and its asks of the model. StaleEpoch, NotFound."""
+
+    async def put(self, run: RunId, epoch: int, digest: str, n: int, size: int, data: bytes) -> None:
+        """A chunk that is there already stays. Invalid: no digest, a chunk that is not exactly the n-th of `size` bytes.
+        TooLarge: a blob above 32 MiB, a run above 256 MiB, or a user above 1 GiB over all runs once the blobs of that
+        user's final runs have been dropped, oldest first."""
+
+    async def get(self, run: RunId, epoch: int, digest: str, n: int) -> tuple[bytes, int]:
+        """(chunk, bytes of the whole)."""
+
+    async def whole(self, run: RunId, epoch: int, digest: str) -> bytes:
+        """All chunks, checked against the digest. Conflict: not whole, or not what the digest says."""
 
 
 class Events(Protocol):
@@ -226,7 +233,11 @@ class Store(Protocol):
     @property
     def steps(self) -> Steps: ...
     @property
+    def blobs(self) -> Blobs: ...
+    @property
     def events(self) -> Events: ...
+    @property
+    def reads(self) -> Reads: ...
     @property
     def audit(self) -> Audit: ...
     async def health(self) -> dict[str, Any]:
@@ -403,6 +414,10 @@ class Link(Protocol):
         """Fields of wire.messages.RunStart; returns the loop's pid in the box."""
 
     async def cancel_run(self, run: RunId, grace: float) -> None: ...
+    async def steer_run(self, run: RunId, message: Mapping[str, Any]) -> None:
+        """`message`: fields of wire.messages.ThreadMessage."""
+
+    async def wind_down(self, run: RunId, seconds: int) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -421,9 +436,21 @@ class ModelReply:
     text: str
     tool_calls: Sequence[Mapping[str, Any]]  # {"id", "name", "arguments"}
     stop: Literal["end", "tool_calls", "length"]
+    usage: tuple[int, int] | None = None  # tokens (input, output)
 
 
 class Model(Protocol):
     """One provider. Unavailable; Refused; Failed."""
 
-    async def generate(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[str]) -> ModelReply: ...
+    @property
+    def window(self) -> int:
+        """Tokens that it takes, its answer included."""
+
+    async def generate(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        on_delta: Callable[[str], None],
+    ) -> ModelReply:
+        """`tools`: {"name", "description", "parameters" (JSON Schema)}. `on_delta` is called with each piece of text
+        as it comes; together they are the reply's text."""

@@ -32,7 +32,7 @@ TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     ),
     RunState.PARKED: frozenset({RunState.QUEUED, RunState.CANCELLED, RunState.FAILED}),
     RunState.COMPLETED: frozenset(),
-    RunState.FAILED: frozenset(),
+    RunState.FAILED: frozenset({RunState.QUEUED}),  # by hand only: `run redrive`
     RunState.CANCELLED: frozenset(),
 }
 
@@ -68,6 +68,7 @@ class Run:
     token_hash: str  # SHA-256 of the run token
     cancel_requested: bool
     guest_digest: str | None
+    worked: float  # seconds under a lease so far, as of the last heartbeat; deadlines count these
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -95,6 +96,48 @@ class Checkpoint:
     cursor: int
     state: str
     created_at: datetime
+
+
+REASONS: dict[str, str] = {
+    "cancelled": "it was cancelled",
+    "user_removed": "the user was removed",
+    "user_disabled": "the user is disabled",
+    "retries_exhausted": f"it was tried {MAX_ATTEMPTS} times and could not be finished",
+    "deadline": "it worked longer than a run may",
+    "diverged": "what was asked again is not what the journal has",
+    "incompatible": "the agent loop has changed since the last checkpoint and steps were recorded after it",
+    "message_too_large": "the message does not fit into what an agent loop can be given",
+    "step_gap": "the agent loop left out a step number",
+    "budget_exhausted": "the agent loop asked for more than a run may",
+    "loop_guard": "the agent went round in circles",
+    "empty_reply": "the model came to an end without an answer",
+    "loop_failed": "the agent loop broke down",
+    "too_large": "the conversation grew beyond what can be handled",
+    "refused": "the model provider refused",
+    "failed": "the model provider or the server broke down",
+    "not_found": "the agent loop asked for something that does not exist",
+    "invalid": "the agent loop asked for something that makes no sense",
+}
+"""What each reason of a failure or cancellation means, for people. A loop may give another code of its own."""
+
+
+def cut_short(state: RunState, reason: str) -> dict[str, Any]:
+    """The result of a step that was under way when its run ended: what it did is not known, and it is not run again."""
+    why = REASONS.get(reason) or reason or f"it is {state.value}"
+    return {"ok": False, "reason": "interrupted", "message": f"the run ended: {why}"}
+
+
+# Asked again, these would end the same way: the journal and what is asked contradict each other, or nothing may run.
+_NOT_AGAIN = frozenset({"diverged", "incompatible", "message_too_large", "user_removed", "user_disabled"})
+
+
+def redrivable(run: Run) -> str:
+    """Empty when an operator or the actor may have the run tried again (`run redrive`), else why not, for people."""
+    if run.state is not RunState.FAILED:
+        return f"the run is {run.state.value}; only a failed one can be tried again"
+    if run.reason in _NOT_AGAIN:
+        return f"it would end the same way again: {REASONS[run.reason]}"
+    return ""
 
 
 class Redrive(StrEnum):

@@ -31,6 +31,8 @@ ACCEPT = {
     "unproved": "a listener beyond loopback on a host where no attack suite has run",
 }
 
+DAY = 86_400
+MAX_RUN_SECONDS = 30 * DAY
 _SIZE = re.compile(r"(\d{1,15})\s*(B|KiB|MiB|GiB|TiB)?\Z")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,62})(\.[a-z0-9-]{1,63})*\Z")
@@ -48,6 +50,11 @@ class Settings:
     listen: tuple[str, int] | None = ("127.0.0.1", 8377)
     domain: str = ""
     model: str = "scripted"
+    script: str = ""  # path of the scripted provider's file; "" = none
+    model_window: int = 200_000  # tokens
+    model_timeout_seconds: int = 600
+    run_soft_seconds: int = 10_800  # 3 h; 0 = none
+    run_hard_seconds: int = 14_400  # 4 h: an hour to come to an end; 0 = none
     mode: str = "auto"
     max_runs: int = 8
     accept: tuple[str, ...] = ()
@@ -257,6 +264,41 @@ KEYS: tuple[Key, ...] = (
     Key("domain", "host name", "lower case", "a further name in the Host header that the API answers to", _domain),
     Key("model", "name", ", ".join(MODELS), "the model provider; `scripted` is none and says so", _one_of(*MODELS)),
     Key(
+        "script",
+        "path",
+        "absolute",
+        "a JSON file of answers that the scripted provider gives (operate.md), read at start; empty = none",
+        _path,
+    ),
+    Key(
+        "model_window",
+        "whole number",
+        "1000 to 10000000",
+        "tokens that the model takes, its answer included; a conversation is compacted at 70 % of it",
+        _whole(1000, 10_000_000),
+    ),
+    Key(
+        "model_timeout_seconds",
+        "whole number",
+        "1 to 86400",
+        "how long one answer of the model may take; the loop then asks again",
+        _whole(1, DAY),
+    ),
+    Key(
+        "run_soft_seconds",
+        "whole number",
+        f"0 to {MAX_RUN_SECONDS}",
+        "working time after which a run is asked to sum up and end; 0 = never",
+        _whole(0, MAX_RUN_SECONDS),
+    ),
+    Key(
+        "run_hard_seconds",
+        "whole number",
+        f"0 to {MAX_RUN_SECONDS}",
+        "working time after which a run is ended; 0 = never; not below run_soft_seconds",
+        _whole(0, MAX_RUN_SECONDS),
+    ),
+    Key(
         "mode",
         "name",
         ", ".join(MODES),
@@ -315,9 +357,25 @@ def parse(text: str, *, source: str = "ringfence.toml") -> Settings:
         raise Invalid(f"{source}: not TOML: {error}", remedy="`ringfence config show` prints a valid file") from error
     values = {name: _checked(name, value, source) for name, value in _flatten(raw).items()}
     limits = {n.removeprefix("limits."): v for n, v in values.items() if n.startswith("limits.")}
-    return Settings(**{n: v for n, v in values.items() if "." not in n}, limits=Limits(**limits))
+    settings = Settings(**{n: v for n, v in values.items() if "." not in n}, limits=Limits(**limits))
+    return _together(settings, source)
 
 
 def override(settings: Settings, values: Mapping[str, object], *, source: str = "command line") -> Settings:
     """`settings` with single keys of KEYS (none below limits) replaced, each checked as in the file."""
-    return replace(settings, **{name: _checked(name, value, source) for name, value in values.items()})
+    known = {name: _checked(name, value, source) for name, value in values.items()}
+    return _together(replace(settings, **known), source)
+
+
+def _together(settings: Settings, source: str) -> Settings:
+    """What no key can check by itself. Invalid."""
+    soft, hard = settings.run_soft_seconds, settings.run_hard_seconds
+    if hard and soft > hard:
+        raise Invalid(
+            f"{source}: run_soft_seconds = {soft} is more than run_hard_seconds = {hard}",
+            remedy=f"run_soft_seconds must be 0 to {hard}, or run_hard_seconds at least {soft} (or 0 for none)",
+            key="run_soft_seconds",
+            value=str(soft),
+            allowed=f"0 to {hard}",
+        )
+    return settings

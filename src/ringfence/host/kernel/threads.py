@@ -10,6 +10,10 @@ from typing import Any
 from ringfence.host.kernel.ids import MessageId, RunId, TenantId, ThreadId, TurnId, UserId
 
 MAX_MESSAGE_BYTES = 256 * 1024
+MAX_SUMMARY_BYTES = 64 * 1024
+MAX_ATTACHMENTS = 20
+MAX_WAITING = 100  # turns that wait in one lane; more are refused, so that nobody's flood is everybody's queue
+BREAK_GLASS_SECONDS = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,14 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file of the author's box, as it was when the message was posted."""
+
+    path: str  # as the author gave it
+    size: int  # bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     id: MessageId
     thread: ThreadId
@@ -31,6 +43,19 @@ class Message:
     author_name: str
     text: str
     cursor: int  # of the event that recorded it
+    created_at: datetime
+    attachments: tuple[Attachment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run of `actor` made of the thread's messages up to and with `cursor`. Given to later runs of that actor only:
+    a loop is untrusted, and its words must not stand in another person's prompt as if they were the thread's."""
+
+    thread: ThreadId
+    actor: UserId
+    cursor: int
+    text: str
     created_at: datetime
 
 
@@ -48,7 +73,7 @@ TURN_FINAL = frozenset({TurnState.COMPLETED, TurnState.FAILED, TurnState.CANCELL
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The agent's work on one message."""
+    """The agent's work on one message, and on what its author says to it meanwhile (`steer`)."""
 
     id: TurnId
     thread: ThreadId
