@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from pytest import approx, raises
 
-from ringfence.host.kernel.errors import Conflict, StaleEpoch
+from ringfence.host.kernel.errors import Conflict, StaleEpoch, Steered
 from ringfence.host.kernel.ids import RunId, ThreadId, UserId
 from ringfence.host.kernel.people import UserKind
-from ringfence.host.kernel.runs import LEASE_SECONDS, RUN_FINAL, Effect, RunState
+from ringfence.host.kernel.ports import Accepted
+from ringfence.host.kernel.runs import LEASE_SECONDS, RUN_FINAL, Effect, RunState, StepState
 from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store.store import SqlStore, open_store
 from tests.support.store import CountingIds, HandClock, address
@@ -36,6 +38,7 @@ class Known:
 
     id: RunId
     lane: str
+    actor: UserId
     epoch: int = 0
     state: RunState = RunState.QUEUED
     worker: str | None = None
@@ -43,7 +46,17 @@ class Known:
     lease: float = 0.0
     attempts: int = 0
     steps: int = 0
+    open: int = 0  # of them, that were begun and not ended
     cancelling: bool = False
+    said: list[int] = field(default_factory=list)  # cursors of what the turn was told, its own message first
+    claims: int = 0
+    ends: int = 0
+    reopened: int = 0
+    worked: float = 0.0
+
+    def lease_ends(self, now: float) -> None:
+        self.worked += min(max(LEASE_SECONDS - (self.lease - now), 0.0), LEASE_SECONDS)
+        self.worker = None
 
 
 class TwoWorkers(RuleBasedStateMachine):
@@ -95,7 +108,28 @@ class TwoWorkers(RuleBasedStateMachine):
     def say(self, worker: str, actor: int, parallel: bool) -> None:
         thread, user = (self.parallel if parallel else self.ordered), self.actors[actor]
         accepted = self.wait(self.store(worker).turns.accept(thread, user, "x", "queue", None))
-        self.runs[accepted.run.id] = Known(accepted.run.id, accepted.turn.lane)
+        self.opened(accepted)
+
+    def opened(self, accepted: Accepted) -> None:
+        assert not accepted.steered
+        known = Known(accepted.run.id, accepted.turn.lane, accepted.turn.actor)
+        known.said.append(accepted.message.cursor)
+        self.runs[known.id] = known
+
+    @rule(worker=WORKERS, actor=st.integers(0, 1), parallel=st.booleans())
+    def steer(self, worker: str, actor: int, parallel: bool) -> None:
+        """The nearest live run of the same actor in the lane, or a turn of its own."""
+        thread, user = (self.parallel if parallel else self.ordered), self.actors[actor]
+        lane = f"{thread}/{user}" if parallel else thread
+        live = [run for run in self.runs.values() if (run.lane, run.actor) == (lane, user)]
+        live = [run for run in live if run.state not in RUN_FINAL and not run.cancelling]
+        accepted = self.wait(self.store(worker).turns.accept(thread, user, "y", "steer", None))
+        if not live:
+            self.opened(accepted)
+            return
+        nearest = next((run for run in live if run.state is RunState.RUNNING), live[0])
+        assert (accepted.steered, accepted.run.id) == (True, nearest.id)
+        nearest.said.append(accepted.message.cursor)
 
     @rule(worker=WORKERS, limit=st.integers(1, 3))
     def claim(self, worker: str, limit: int) -> None:
@@ -103,17 +137,18 @@ class TwoWorkers(RuleBasedStateMachine):
         got = self.wait(self.store(worker).runs.claim(worker, limit, lambda run: f"{worker} {run}"))
         assert [run.id for run in got] == [run.id for run in expected]
         for run, known in zip(got, expected, strict=True):
-            known.epoch, known.attempts = known.epoch + 1, known.attempts + 1
+            known.epoch, known.attempts, known.claims = known.epoch + 1, known.attempts + 1, known.claims + 1
             known.state, known.worker = RunState.RUNNING, worker
             known.lease = self.clock.monotonic() + LEASE_SECONDS
             assert (run.epoch, run.attempts, run.worker) == (known.epoch, known.attempts, worker)
 
     def claimable(self) -> list[Known]:
-        """The first live run of each lane, when it is queued and due. The clock stands still between two messages,
-        so the order over lanes is that of the ids."""
+        """The first live run of each lane in which none is running, when it is due. The clock stands still between two
+        messages, so the order over lanes is that of the ids."""
+        busy = {run.lane for run in self.runs.values() if run.state is RunState.RUNNING}
         heads: dict[str, Known] = {}
         for run in self.runs.values():
-            if run.state not in RUN_FINAL:
+            if run.state not in RUN_FINAL and run.lane not in busy:
                 heads.setdefault(run.lane, run)
         now = self.clock.monotonic()
         ready = [run for run in heads.values() if run.state is RunState.QUEUED and run.due <= now]
@@ -127,9 +162,11 @@ class TwoWorkers(RuleBasedStateMachine):
     @rule(worker=WORKERS)
     def heartbeat(self, worker: str) -> None:
         held = [run for run in self.runs.values() if run.state is RunState.RUNNING and run.worker == worker]
-        assert set(self.wait(self.store(worker).runs.heartbeat(worker))) == {run.id for run in held}
         for run in held:
-            run.lease = self.clock.monotonic() + LEASE_SECONDS
+            renewed = self.clock.monotonic() + LEASE_SECONDS
+            run.worked, run.lease = run.worked + renewed - run.lease, renewed
+        beat = self.wait(self.store(worker).runs.heartbeat(worker))
+        assert beat == {run.id: approx(run.worked, abs=1e-3) for run in held}
 
     @rule(worker=WORKERS)
     def expired(self, worker: str) -> None:
@@ -151,27 +188,57 @@ class TwoWorkers(RuleBasedStateMachine):
     def requeue(self, worker: str, pick: int) -> None:
         run = self.some(pick, RunState.RUNNING)
         self.wait(self.store(worker).runs.requeue(run.id, run.epoch, "lost"))
-        run.state, run.worker = RunState.QUEUED, None
+        run.lease_ends(self.clock.monotonic())
+        run.state = RunState.QUEUED
         run.due = self.clock.monotonic() + 2**run.attempts * 0.5
 
     @precondition(lambda self: self.any_in(RunState.RUNNING))
-    @rule(worker=WORKERS, pick=PICK)
-    def step(self, worker: str, pick: int) -> None:
+    @rule(worker=WORKERS, pick=PICK, ends=st.booleans())
+    def step(self, worker: str, pick: int, ends: bool) -> None:
         run = self.some(pick, RunState.RUNNING)
         steps = self.store(worker).steps
         n = run.steps + 1
         _, new = self.wait(steps.begin(run.id, run.epoch, n, "shell", {}, "digest", Effect.LOCAL))
         assert new
-        self.wait(steps.end(run.id, run.epoch, n, {"ok": True}, False))
-        run.steps = n
+        if ends:
+            self.wait(steps.end(run.id, run.epoch, n, {"ok": True}, False))
+        run.steps, run.open = n, run.open + (not ends)
 
     @precondition(lambda self: self.any_in(RunState.RUNNING))
-    @rule(worker=WORKERS, pick=PICK, state=FINAL, reply=st.none() | st.just("done"), twice=st.booleans())
-    def end(self, worker: str, pick: int, state: RunState, reply: str | None, twice: bool) -> None:
+    @rule(
+        worker=WORKERS,
+        pick=PICK,
+        state=FINAL,
+        reply=st.none() | st.just("done"),
+        twice=st.booleans(),
+        unseen=st.none() | st.integers(0, 2),
+    )
+    def end(self, worker: str, pick: int, state: RunState, reply: str | None, twice: bool, unseen: int | None) -> None:
+        """`unseen`: how many of the newest things that were said the loop does not know."""
         run = self.some(pick, RunState.RUNNING)
+        seen = None if unseen is None else ([0, 0, *run.said])[-1 - unseen]
         for _ in range(2 if twice else 1):
-            self.wait(self.store(worker).runs.end(run.id, run.epoch, state, "", reply))
-        run.state, run.worker = state, None
+            ending = self.store(worker).runs.end(run.id, run.epoch, state, "", reply, seen)
+            if seen is not None and any(cursor > seen for cursor in run.said[1:]):
+                with raises(Steered):
+                    self.wait(ending)
+                return
+            self.wait(ending)
+        run.lease_ends(self.clock.monotonic())
+        run.state, run.ends, run.open = state, run.ends + 1, 0
+
+    @precondition(lambda self: self.any_in(*RUN_FINAL))
+    @rule(worker=WORKERS, pick=PICK)
+    def reopen(self, worker: str, pick: int) -> None:
+        run = self.some(pick, *RUN_FINAL)
+        reopening = self.store(worker).runs.reopen(run.id)
+        if run.state is not RunState.FAILED:
+            with raises(Conflict):
+                self.wait(reopening)
+            return
+        self.wait(reopening)
+        run.state, run.attempts, run.worked, run.due, run.cancelling = RunState.QUEUED, 0, 0.0, 0.0, False
+        run.reopened += 1
 
     @precondition(lambda self: self.any_in())
     @rule(worker=WORKERS, pick=PICK)
@@ -179,7 +246,7 @@ class TwoWorkers(RuleBasedStateMachine):
         run = self.some(pick)
         self.wait(self.store(worker).runs.cancel(run.id))
         if run.state is RunState.QUEUED:
-            run.state = RunState.CANCELLED
+            run.state, run.ends, run.open = RunState.CANCELLED, run.ends + 1, 0
         run.cancelling = run.cancelling or run.state not in RUN_FINAL or run.state is RunState.CANCELLED
 
     @precondition(lambda self: self.any_in())
@@ -217,21 +284,27 @@ class TwoWorkers(RuleBasedStateMachine):
             run = self.wait(self.store("w1").runs.get(known.id))
             seen = (run.state, run.epoch, run.attempts, run.worker)
             assert seen == (known.state, known.epoch, known.attempts, known.worker)
-            assert len(self.wait(self.store("w0").steps.all(known.id))) == known.steps
+            assert run.worked == approx(known.worked, abs=1e-3)
+            said = self.wait(self.store("w0").turns.said(run.turn))
+            assert [message.cursor for message in said] == known.said
+            states = [step.state for step in self.wait(self.store("w0").steps.all(known.id))]
+            assert (len(states), states.count(StepState.BEGUN)) == (known.steps, known.open)
             turn = self.wait(self.store("w0").turns.get(run.turn))
             assert turn.state.value == run.state.value
 
     @invariant()
     def one_live_run_in_a_lane_and_none_overtakes(self) -> None:
         for lane in {run.lane for run in self.runs.values()}:
-            states = [run.state for run in self.runs.values() if run.lane == lane]
-            assert states.count(RunState.RUNNING) <= 1
-            live = [state for state in states if state not in RUN_FINAL]
+            inside = [run for run in self.runs.values() if run.lane == lane]
+            assert [run.state for run in inside].count(RunState.RUNNING) <= 1
+            # One that came back by hand finds younger ones at work.
+            live = [run.state for run in inside if run.state not in RUN_FINAL and not run.reopened]
             assert RunState.RUNNING not in live[1:]
 
     @invariant()
     def events_tell_the_same(self) -> None:
-        """I2: gapless cursors; each run is queued once, started as often as attempted, and ended once when final."""
+        """I2: gapless cursors; each run is queued once and again when reopened, started as often as claimed, and
+        ended once each time."""
         for thread in (self.ordered, self.parallel):
             self.check_thread(thread)
 
@@ -242,11 +315,12 @@ class TwoWorkers(RuleBasedStateMachine):
             if not known.lane.startswith(thread):
                 continue
             kinds = [event.kind for event in events if event.run == known.id]
-            assert kinds.count(EventKind.RUN_QUEUED) == 1
-            assert kinds.count(EventKind.RUN_STARTED) == min(known.attempts, 1)
-            assert kinds.count(EventKind.RUN_REDRIVEN) == max(known.attempts - 1, 0)
-            assert kinds.count(EventKind.STEP_ENDED) == known.steps
-            assert kinds.count(EventKind.RUN_ENDED) == (known.state in RUN_FINAL)
+            assert kinds.count(EventKind.RUN_QUEUED) == 1 + known.reopened
+            assert kinds.count(EventKind.RUN_STARTED) == min(known.claims, 1)
+            assert kinds.count(EventKind.RUN_REDRIVEN) == max(known.claims - 1, 0)
+            assert kinds.count(EventKind.STEP_ENDED) == known.steps - known.open
+            assert kinds.count(EventKind.RUN_ENDED) == known.ends == known.reopened + (known.state in RUN_FINAL)
+            assert kinds.count(EventKind.MESSAGE) == len(known.said) - 1
             if known.state in RUN_FINAL:
                 assert kinds[-1] is EventKind.RUN_ENDED
 

@@ -13,7 +13,7 @@ from ringfence.host.kernel.errors import Conflict, Invalid, KeyReused, LaneBusy,
 from ringfence.host.kernel.ids import TenantId, ThreadId, TurnId, UserId
 from ringfence.host.kernel.people import UserKind
 from ringfence.host.kernel.runs import RunState
-from ringfence.host.kernel.threads import MAX_MESSAGE_BYTES, EventKind, TurnState
+from ringfence.host.kernel.threads import MAX_MESSAGE_BYTES, Attachment, EventKind, TurnState
 from tests.support.store import Team, a_team, opened
 
 
@@ -103,6 +103,18 @@ async def test_a_refused_message_leaves_nothing(team: Team) -> None:
     with pytest.raises(NotFound):
         await turns.accept(team.thread.id, UserId("usr_none"), "x", "queue", None)
     assert len(await team.store.events.after(team.thread.id, 0, 10)) == 2
+
+
+async def test_a_key_can_be_asked_for_without_posting(team: Team) -> None:
+    """By who cannot find again what the first message had attached."""
+    turns, ask = team.store.turns, (team.thread.id, team.alice.id, "x", "queue")
+    assert await turns.repeat(*ask, "k", ["notes"]) is None
+    first = await turns.accept(team.thread.id, team.alice.id, "x", "queue", "k", [Attachment("notes", 3)])
+    again = await turns.repeat(*ask, "k", ["notes"])
+    assert again is not None and again.repeated and again.message == first.message
+    with pytest.raises(KeyReused):
+        await turns.repeat(*ask, "k", ["others"])
+    assert await turns.repeat(team.thread.id, team.bob.id, "x", "queue", "k", ["notes"]) is None
 
 
 async def test_a_key_makes_one_turn(team: Team) -> None:

@@ -27,13 +27,16 @@ async def team(tmp_path: Path) -> AsyncIterator[Team]:
 
 
 async def test_a_thousand_writers_share_their_commits(team: Team) -> None:
+    threads = [await team.store.threads.add(team.tenant.id, f"t{n}", [team.alice.id], False) for n in range(20)]
     before = team.store.commits
-    await asyncio.gather(*(team.say(str(n)) for n in range(1000)))
+    accept = team.store.turns.accept
+    await asyncio.gather(*(accept(threads[n % 20].id, team.alice.id, str(n), "queue", None) for n in range(1000)))
     assert team.store.commits - before < 1000 / 4
-    events = await team.store.events.after(team.thread.id, 0, 5000)
-    assert [event.cursor for event in events] == list(range(1, 2001))
-    said = [event.body["text"] for event in events if event.kind is EventKind.MESSAGE]
-    assert said == [str(n) for n in range(1000)], "in the order in which they were asked"
+    for number, thread in enumerate(threads):
+        events = await team.store.events.after(thread.id, 0, 5000)
+        assert [event.cursor for event in events] == list(range(1, 101))
+        said = [event.body["text"] for event in events if event.kind is EventKind.MESSAGE]
+        assert said == [str(n) for n in range(number, 1000, 20)], "in the order in which they were asked"
 
 
 async def test_a_write_that_fails_leaves_its_neighbours_alone(team: Team) -> None:

@@ -23,13 +23,20 @@ import asyncio, itertools, sys
 from pathlib import Path
 from tests.support.store import a_team
 
+PER_THREAD = 30  # far below what may wait in a lane
+
 async def writer(team, mine):
     for number in itertools.count():
-        said = await team.say(f"{mine}.{number}", key=f"{mine}.{number}")
-        print(said.message.cursor, said.message.text, flush=True)
+        if number % PER_THREAD == 0:
+            name = f"{mine}-{number // PER_THREAD}"
+            thread = await team.store.threads.add(team.tenant.id, name, [team.alice.id], False)
+        text, mode = f"{mine}.{number}", "steer" if number % 3 else "queue"
+        said = await team.store.turns.accept(thread.id, team.alice.id, text, mode, text)
+        assert said.steered == (mode == "steer")
+        print(name, said.message.cursor, said.message.text, mode, flush=True)
 
 async def main():
-    async with a_team(Path(sys.argv[1]), parallel=True) as team:
+    async with a_team(Path(sys.argv[1])) as team:
         await asyncio.gather(*(writer(team, n) for n in range(int(sys.argv[2]))))
 
 asyncio.run(main())
@@ -59,16 +66,24 @@ async def test_what_was_acknowledged_is_there(tmp_path: Path, writers: int, acks
     async with opened(tmp_path) as store:
         assert time.monotonic() - started < 5
         [tenant] = await store.tenants.all()
-        thread = await store.threads.get(tenant.id, "#team")
-        events = await store.events.after(thread.id, 0, 1_000_000)
-        assert [event.cursor for event in events] == list(range(1, len(events) + 1))
-        kept = {event.cursor: event.body["text"] for event in events if event.kind is EventKind.MESSAGE}
-        for cursor, text in told:
-            assert kept[int(cursor)] == text
         runs = await store.runs.all(tenant.id, 1_000_000)
-        assert len(runs) * 2 == len(events), "message, turn, run and both events, or nothing"
         alice = await store.users.get("default", "alice")
-        again = await store.turns.accept(thread.id, alice.id, told[0][1], "queue", told[0][1])
+        kept: dict[tuple[str, int], str] = {}
+        for thread in await store.threads.of_tenant(tenant.id):
+            events = await store.events.after(thread.id, 0, 1_000_000)
+            assert [event.cursor for event in events] == list(range(1, len(events) + 1))
+            messages = [event for event in events if event.kind is EventKind.MESSAGE]
+            kept |= {(thread.name, event.cursor): event.body["text"] for event in messages}
+            steers = [event for event in messages if event.body.get("steer")]
+            mine = [run for run in runs if run.thread == thread.id]
+            assert len(mine) * 2 + len(steers) == len(events), "message, turn, run and both events, or nothing"
+            said = [message.cursor for run in mine for message in await store.turns.said(run.turn)]
+            assert sorted(said) == [event.cursor for event in messages], "each in one turn"
+        for name, cursor, text, _ in told:
+            assert kept[name, int(cursor)] == text
+        name, _, text, _ = told[0]
+        first = await store.threads.get(tenant.id, name)
+        again = await store.turns.accept(first.id, alice.id, text, "queue", text)
         assert again.repeated, "a client that lost its answer asks again and gets the same turn"
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ringfence.host.kernel.errors import DiskFull
+from ringfence.host.kernel.errors import DiskFull, NotFound
 from ringfence.host.kernel.threads import EventKind
+from ringfence.host.store.blobs import CHUNK_BYTES
 from ringfence.host.store.store import open_store
 from tests.support.store import CountingIds, HandClock, a_team, address, opened
 
@@ -77,6 +79,28 @@ async def test_a_full_disk(small: Path, at_once: int) -> None:
         messages = await store.threads.messages(team.thread.id, None, 10_000)
         assert tenant.id == team.tenant.id
         assert {message.cursor: message.text for message in messages} == told
+
+
+async def test_a_blob_on_a_full_disk(small: Path) -> None:
+    """What was acknowledged is there, what was refused is not counted, and the loop sends the rest when there is room."""
+    ballast, data = small / "ballast", bytes(4 * CHUNK_BYTES)
+    digest = hashlib.sha256(data).hexdigest()
+    async with a_team(small) as team:
+        run, put = await team.running(), team.store.blobs.put
+        ballast.write_bytes(bytes(900_000))
+        sent = 0
+        with pytest.raises(DiskFull):
+            for sent in range(4):
+                await put(run.id, 1, digest, sent, len(data), data[:CHUNK_BYTES])
+        for n in range(sent):
+            assert await team.store.blobs.get(run.id, 1, digest, n) == (data[:CHUNK_BYTES], len(data))
+        with pytest.raises(NotFound):
+            await team.store.blobs.get(run.id, 1, digest, sent)
+        ballast.unlink()
+        subprocess.run(["mount", "-o", "remount,size=16m", small], check=True)
+        for n in range(sent, 4):
+            await put(run.id, 1, digest, n, len(data), data[:CHUNK_BYTES])
+        assert await team.store.blobs.whole(run.id, 1, digest) == data
 
 
 async def test_no_room_to_make_it(small: Path) -> None:

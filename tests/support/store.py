@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from ringfence.host.kernel.canonical import digest
 from ringfence.host.kernel.ids import BoxId, RunId, box_id, sortable
 from ringfence.host.kernel.people import Tenant, User, UserKind
 from ringfence.host.kernel.ports import Accepted
-from ringfence.host.kernel.runs import Run
-from ringfence.host.kernel.threads import Thread
+from ringfence.host.kernel.runs import Effect, Run, Step
+from ringfence.host.kernel.threads import Event, Thread
 from ringfence.host.store.store import SqlStore, open_store
+
+ARGUMENTS = {"command": "ls"}
+DIGEST = digest("shell", ARGUMENTS, Effect.LOCAL)
 
 
 class HandClock:
@@ -67,6 +71,9 @@ class Team:
     async def say(self, text: str = "hello", user: User | None = None, key: str | None = None) -> Accepted:
         return await self.store.turns.accept(self.thread.id, (user or self.alice).id, text, "queue", key)
 
+    async def steer(self, text: str = "and", user: User | None = None, key: str | None = None) -> Accepted:
+        return await self.store.turns.accept(self.thread.id, (user or self.alice).id, text, "steer", key)
+
     async def claim(self, worker: str = "w1", limit: int = 8) -> list[Run]:
         return await self.store.runs.claim(worker, limit, lambda run: f"hash of {run}")
 
@@ -78,6 +85,16 @@ class Team:
 
     async def get(self, run: RunId) -> Run:
         return await self.store.runs.get(run)
+
+    async def begin(self, run: Run, n: int, epoch: int | None = None) -> tuple[Step, bool]:
+        at = run.epoch if epoch is None else epoch
+        return await self.store.steps.begin(run.id, at, n, "shell", ARGUMENTS, DIGEST, Effect.LOCAL)
+
+    async def events(self) -> list[Event]:
+        return await self.store.events.after(self.thread.id, 0, 10_000)
+
+    async def newest(self) -> Event:
+        return (await self.events())[-1]
 
 
 def address(folder: Path) -> str:

@@ -80,7 +80,7 @@ def _record(tx: Tx, fields: dict[str, Any]) -> None:
     mine = chained(previous, {"seq": seq, **fields}, at)
     row = {**fields, "seq": seq, "at": at, "previous": previous, "hash": mine}
     tx.connection.execute(sa.insert(audit).values(row))
-    tx.connection.execute(tx.world.dialect.upsert(audit_head, {"id": 1, "seq": seq, "hash": mine}, ["id"]))
+    tx.connection.execute(tx.world.dialect.upsert(audit_head, ["id"]), {"id": 1, "seq": seq, "hash": mine})
 
 
 def _broken_at(connection: Connection) -> int | None:

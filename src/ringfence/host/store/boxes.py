@@ -124,6 +124,10 @@ def _row(connection: Connection, box: BoxId) -> Row[Any]:
 
 def _home(connection: Connection, user: UserId) -> Box | None:
     find_user_by_id(connection, user)
+    return find_home(connection, user)
+
+
+def find_home(connection: Connection, user: UserId) -> Box | None:
     row = connection.execute(_HOME_OF, {"whose": user}).one_or_none()
     return None if row is None else box_of(row)
 

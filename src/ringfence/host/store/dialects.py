@@ -6,7 +6,7 @@ Must never hold a query of a noun. PostgreSQL is the same code above this file; 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -53,7 +53,9 @@ class Dialect(Protocol):
     def for_claim(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         """Locks the rows of `table` that another kernel has not locked."""
 
-    def upsert(self, table: sa.Table, values: Mapping[str, Any], key: Sequence[str]) -> Insert: ...
+    def upsert(self, table: sa.Table, key: Sequence[str]) -> Insert:
+        """A whole row of `table`, in the place of the one with the same `key`. Built once for each table."""
+
     def check(self, connection: Connection) -> None:
         """Unavailable: damaged."""
 
@@ -85,6 +87,7 @@ class Sqlite:
         self.url = url
         self.one_kernel = True
         self._busy_seconds = busy_seconds
+        self._upserts: dict[str, Insert] = {}
 
     def prepare(self) -> None:
         """Makes the file 0600 (SQLite gives -wal and -shm the same mode). Follows no symlink."""
@@ -102,6 +105,9 @@ class Sqlite:
             cursor = connection.cursor()
             cursor.execute("PRAGMA foreign_keys=ON")
             cursor.execute("PRAGMA synchronous=FULL")
+            # Debian's default writes zeroes over each freed page: to drop a blob of 32 MiB took 0.5 s of everybody's
+            # time and 34 MiB of journal, this takes 0.1 s and none. What was dropped stays in free pages of a 0600 file.
+            cursor.execute("PRAGMA secure_delete=FAST")
             cursor.execute("PRAGMA journal_mode=WAL" if use == "write" else "PRAGMA query_only=ON")
             cursor.close()
 
@@ -119,9 +125,12 @@ class Sqlite:
     def for_claim(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         return query  # BEGIN IMMEDIATE: there is one writer
 
-    def upsert(self, table: sa.Table, values: Mapping[str, Any], key: Sequence[str]) -> Insert:
-        insert = sqlite.insert(table).values(**values)
-        return insert.on_conflict_do_update(index_elements=list(key), set_=_others(values, key))
+    def upsert(self, table: sa.Table, key: Sequence[str]) -> Insert:
+        if table.name not in self._upserts:
+            insert = sqlite.insert(table)
+            others = _others(table, insert.excluded, key)
+            self._upserts[table.name] = insert.on_conflict_do_update(index_elements=list(key), set_=others)
+        return self._upserts[table.name]
 
     def check(self, connection: Connection) -> None:
         if self.size(connection) > _CHECKED_BYTES:
@@ -142,6 +151,7 @@ class Postgres:
         self.url = url
         self.one_kernel = False
         self._busy_seconds = busy_seconds
+        self._upserts: dict[str, Insert] = {}
 
     def prepare(self) -> None:
         """The database is made by its operator."""
@@ -164,9 +174,12 @@ class Postgres:
     def for_claim(self, query: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
         return query.with_for_update(skip_locked=True, of=table)
 
-    def upsert(self, table: sa.Table, values: Mapping[str, Any], key: Sequence[str]) -> Insert:
-        insert = postgresql.insert(table).values(**values)
-        return insert.on_conflict_do_update(index_elements=list(key), set_=_others(values, key))
+    def upsert(self, table: sa.Table, key: Sequence[str]) -> Insert:
+        if table.name not in self._upserts:
+            insert = postgresql.insert(table)
+            others = _others(table, insert.excluded, key)
+            self._upserts[table.name] = insert.on_conflict_do_update(index_elements=list(key), set_=others)
+        return self._upserts[table.name]
 
     def check(self, connection: Connection) -> None:
         """The server checks its pages itself."""
@@ -175,5 +188,8 @@ class Postgres:
         return int(connection.execute(sa.select(sa.func.pg_database_size(sa.func.current_database()))).scalar_one())
 
 
-def _others(values: Mapping[str, Any], key: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in key}
+def _others(
+    table: sa.Table, new: sa.ColumnCollection[str, sa.ColumnElement[Any]], key: Sequence[str]
+) -> dict[str, Any]:
+    """The columns beside the key, each with its new value."""
+    return {column.name: new[column.name] for column in table.columns if column.name not in key}

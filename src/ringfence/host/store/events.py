@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
+from sqlalchemy.engine import Connection, Row
 
 from ringfence.host.kernel.errors import NotFound
 from ringfence.host.kernel.ids import RunId, ThreadId, TurnId, UserId
@@ -25,6 +24,13 @@ _BODY_BYTES = 2 << 20  # a message of 256 KiB with each character as an escape o
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
 _INSERT = sa.insert(events)
+_AFTER = (
+    sa.select(events)
+    .where(events.c.thread == sa.bindparam("in_thread"), events.c.cursor > sa.bindparam("after", type_=sa.BigInteger))
+    .order_by(events.c.cursor)
+    .limit(sa.bindparam("count", type_=sa.BigInteger))
+)
+_NEWEST = sa.select(threads.c.cursor).where(threads.c.id == sa.bindparam("which"), threads.c.removed_at.is_(None))
 _TAKE = (
     sa.update(threads)
     .where(threads.c.id == sa.bindparam("which"), threads.c.removed_at.is_(None))
@@ -66,7 +72,7 @@ def append(tx: Tx, thread: ThreadId, *drafts: Draft) -> list[Event]:
         for index, draft in enumerate(drafts)
     ]
     tx.connection.execute(_INSERT, rows)
-    tx.grown.add(thread)
+    tx.grown[thread] = last
     return [Event(**{**row, "kind": draft.kind}) for row, draft in zip(rows, drafts, strict=True)]
 
 
@@ -83,15 +89,19 @@ def event_of(row: Row[Any]) -> Event:
     )
 
 
+def events_after(connection: Connection, thread: ThreadId, cursor: int, limit: int) -> list[Event]:
+    """Oldest first."""
+    which = {"in_thread": thread, "after": max(0, min(cursor, MAX_CURSOR)), "count": max(limit, 0)}
+    return [event_of(row) for row in connection.execute(_AFTER, which)] if storable(thread) else []
+
+
 class SqlEvents:
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def after(self, thread: ThreadId, cursor: int, limit: int) -> list[Event]:
         """Nothing for a thread that is not there."""
-        query = sa.select(events).where(events.c.thread == thread, events.c.cursor > min(cursor, MAX_CURSOR))
-        query = query.order_by(events.c.cursor).limit(max(limit, 0))
-        return await self._database.read(lambda connection: [event_of(row) for row in connection.execute(query)])
+        return await self._database.read(lambda connection: events_after(connection, thread, cursor, limit))
 
     async def append(
         self,
@@ -108,27 +118,37 @@ class SqlEvents:
         return (await self._database.write(lambda tx: append(tx, thread, draft)))[0]
 
     async def changed(self, thread: ThreadId, cursor: int, seconds: float) -> bool:
-        """NotFound. False also when the store is being closed."""
-        loop = asyncio.get_running_loop()
+        """NotFound. False also when the store is being closed. The database is asked only when this process does not know
+        how far the thread is, once a second, and before the answer is False."""
+        loop, wakes = asyncio.get_running_loop(), self._database.wakes
         deadline = loop.time() + seconds
-        with self._database.wakes.watch(thread) as woken:
+        with wakes.watch(thread) as woken:
+            look = wakes.newest(thread) is None
             while True:
                 woken.clear()
-                if self._database.wakes.closed:
+                if wakes.closed:
                     return False
-                if await self._newest(thread) > cursor:
+                if (wakes.newest(thread) or 0) > cursor:
                     return True
                 left = deadline - loop.time()
+                if (look or left <= 0) and await self._newest(thread) > cursor:
+                    return True
                 if left <= 0:
                     return False
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), min(left, POLL_SECONDS))
+                look = not await _set_within(woken, min(left, POLL_SECONDS))
 
     async def _newest(self, thread: ThreadId) -> int:
-        query = sa.select(threads.c.cursor).where(threads.c.id == thread, threads.c.removed_at.is_(None))
         newest: int | None = await self._database.read(
-            lambda connection: connection.execute(query).scalar_one_or_none()
+            lambda connection: connection.execute(_NEWEST, {"which": thread}).scalar_one_or_none()
         )
         if newest is None:
             raise NotFound(f"no such thread: {thread!r}")
         return newest
+
+
+async def _set_within(woken: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            return await woken.wait()
+    except TimeoutError:
+        return False

@@ -13,10 +13,11 @@ from ringfence.host.kernel.ids import TenantId, ThreadId, UserId
 from ringfence.host.kernel.names import check_tenant_name, check_user_name
 from ringfence.host.kernel.people import Tenant, User, UserKind
 from ringfence.host.kernel.threads import EventKind
+from ringfence.host.store.blob_rows import drop_final
 from ringfence.host.store.database import Database
 from ringfence.host.store.events import Draft, append
 from ringfence.host.store.runs import cancel_all_of
-from ringfence.host.store.schema import boxes, members, tenants, tokens, users
+from ringfence.host.store.schema import boxes, members, summaries, tenants, tokens, users
 from ringfence.host.store.text import storable
 from ringfence.host.store.transaction import Tx
 
@@ -25,6 +26,7 @@ _USERS = (
     .join(tenants, users.c.tenant == tenants.c.id)
     .where(users.c.removed_at.is_(None))
 )
+_TENANT = sa.select(tenants).where(tenants.c.name == sa.bindparam("named"), tenants.c.removed_at.is_(None))
 _USER_BY_ID = _USERS.where(users.c.id == sa.bindparam("which"))  # built once: it is part of every turn
 
 
@@ -44,18 +46,24 @@ def user_of(row: Row[Any]) -> User:
 
 def find_tenant(connection: Connection, name: str) -> Tenant:
     """NotFound."""
-    query = sa.select(tenants).where(tenants.c.name == name, tenants.c.removed_at.is_(None))
-    row = connection.execute(query).one_or_none() if storable(name) else None
+    row = connection.execute(_TENANT, {"named": name}).one_or_none() if storable(name) else None
     if row is None:
         raise NotFound(f"no such tenant: {name!r}", remedy="ringfence tenant ls")
     return Tenant(row.id, row.name, row.created_at)
 
 
 def find_user(connection: Connection, tenant: str, name: str) -> User:
-    """NotFound: tenant or user."""
-    owner = find_tenant(connection, tenant)
-    query = _USERS.where(users.c.tenant == owner.id, users.c.name == name)
+    """NotFound: tenant or user. Without the tenant the user is looked for all the same: the time that it takes is not to
+    tell which of the two is missing."""
+    home, missing = TenantId(""), None
+    try:
+        home = find_tenant(connection, tenant).id
+    except NotFound as error:
+        missing = error
+    query = _USERS.where(users.c.tenant == home, users.c.name == name)
     row = connection.execute(query).one_or_none() if storable(name) else None
+    if missing is not None:
+        raise missing
     if row is None:
         raise NotFound(f"no such user: {name!r} in tenant {tenant!r}", remedy=f"ringfence user ls --tenant {tenant}")
     return user_of(row)
@@ -140,7 +148,9 @@ class SqlUsers:
 
     async def remove(self, user: UserId) -> None:
         """Also, in the same transaction: its boxes are wanted stopped, its runs cancelled (a live one is asked to
-        end), its memberships ended. Conflict: it owns users that are there."""
+        end), its memberships ended. The summaries of its runs go, and the blobs of those that are final (a live run's go
+        when it ends): nobody will be given them again. What it said and what was answered stays in the threads.
+        Conflict: it owns users that are there."""
         await self._database.write(lambda tx: _remove_user(tx, user))
 
 
@@ -178,6 +188,8 @@ def _remove_user(tx: Tx, user: UserId) -> None:
         )
     now = tx.now()
     cancel_all_of(tx, user, "user_removed")
+    drop_final(tx, user)
+    tx.connection.execute(sa.delete(summaries).where(summaries.c.actor == user))
     for thread in list(tx.connection.execute(sa.select(members.c.thread).where(members.c.user == user)).scalars()):
         append(tx, ThreadId(thread), Draft(EventKind.MEMBER_REMOVED, {"user": gone.name}, actor=user))
     tx.connection.execute(sa.delete(members).where(members.c.user == user))

@@ -84,6 +84,10 @@ def _int(name: str) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=False)
 
 
+def _seconds(name: str) -> sa.Column[float]:
+    return sa.Column(name, sa.Double, nullable=False)
+
+
 def _flag(name: str) -> sa.Column[bool]:
     return sa.Column(name, sa.Boolean, nullable=False)
 
@@ -196,8 +200,40 @@ messages = sa.Table(
     _text("author_name"),
     _text("text"),
     _int("cursor"),
+    sa.Column("attachments", JsonText),  # [{"path", "size"}]; NULL when there are none
+    _flag("steer"),  # said to a turn that was there already
     _time("created_at", nullable=False),
+    sa.CheckConstraint("NOT steer OR author IS NOT NULL", name="steer"),
     sa.Index("uq_messages_cursor", "thread", "cursor", unique=True),
+)
+STEER = "steer"  # a query must say it in this word to be given the index, which other messages cost nothing
+sa.Index(
+    "ix_messages_steer",
+    messages.c.turn,
+    messages.c.cursor,
+    sqlite_where=sa.text(STEER),
+    postgresql_where=sa.text(STEER),
+)
+
+summaries = sa.Table(
+    "summaries",
+    metadata,
+    _to("thread", "threads.id", primary_key=True),
+    _to("actor", "users.id", primary_key=True),
+    _int("cursor"),
+    _text("text"),
+    _time("created_at", nullable=False),
+    sa.CheckConstraint("cursor >= 1", name="cursor"),
+)
+
+glass = sa.Table(
+    "glass",
+    metadata,
+    _to("thread", "threads.id", primary_key=True),
+    sa.Column("via", sa.Text, primary_key=True),  # Actor.via of the operator
+    _text("reason"),
+    _time("opened_at", nullable=False),
+    _time("closes_at", nullable=False),
 )
 
 turns = sa.Table(
@@ -238,11 +274,13 @@ runs = sa.Table(
     _text("token_hash"),
     _flag("cancel_requested"),
     _text("guest_digest", nullable=True),
+    _seconds("worked"),
     _time("created_at", nullable=False),
     _time("started_at"),
     _time("ended_at"),
     sa.CheckConstraint("state IN ('queued', 'running', 'parked', 'completed', 'failed', 'cancelled')", name="state"),
     sa.CheckConstraint("epoch >= attempts AND attempts >= 0", name="epoch"),
+    sa.CheckConstraint("worked >= 0", name="worked"),
     sa.CheckConstraint("(state = 'running') = (worker IS NOT NULL)", name="worker"),
     sa.CheckConstraint("(state = 'running') = (lease_until IS NOT NULL)", name="lease"),
     sa.CheckConstraint("(state IN ('completed', 'failed', 'cancelled')) = (ended_at IS NOT NULL)", name="ended"),
@@ -273,6 +311,8 @@ steps = sa.Table(
     sa.CheckConstraint("state IN ('begun', 'ended', 'interrupted')", name="state"),
     sa.CheckConstraint("(state = 'begun') = (result IS NULL)", name="result"),
 )
+BEGUN = "state = 'begun'"  # in these words: a run's end looks for what is under way, past 256 KiB of each other step
+sa.Index("ix_steps_begun", steps.c.run, sqlite_where=sa.text(BEGUN), postgresql_where=sa.text(BEGUN))
 
 checkpoints = sa.Table(
     "checkpoints",
@@ -282,7 +322,34 @@ checkpoints = sa.Table(
     _int("step"),
     _int("cursor"),
     _text("state"),
+    sa.Column("blobs", JsonText, nullable=False),  # digests that the state refers to
     _time("created_at", nullable=False),
+)
+
+blobs = sa.Table(
+    "blobs",
+    metadata,
+    _to("run", "runs.id", primary_key=True),
+    sa.Column("digest", sa.Text, primary_key=True),  # SHA-256 of the whole in hex, as the run says
+    _to("actor", "users.id"),  # of the run
+    _int("size"),  # bytes of the whole
+    _int("held"),  # bytes that are here
+    _text("made"),  # an id of this row: what was checked is still the same when it is
+    _flag("checked"),  # the digest is right
+    sa.CheckConstraint("held <= size", name="held"),
+    sa.CheckConstraint("NOT checked OR held = size", name="checked"),
+    sa.Index("ix_blobs_actor", "actor", "size"),  # a user's sum is read from the index alone
+)
+
+blob_chunks = sa.Table(
+    "blob_chunks",
+    metadata,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("n", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+    sa.ForeignKeyConstraint(["run", "digest"], ["blobs.run", "blobs.digest"], ondelete="CASCADE"),
+    sa.CheckConstraint("n >= 0", name="n"),
 )
 
 events = sa.Table(
@@ -306,7 +373,7 @@ idempotency = sa.Table(
     _to("actor", "users.id", primary_key=True),
     sa.Column("key", sa.Text, primary_key=True),
     _text("body_hash"),
-    _to("turn", "turns.id"),
+    _to("message", "messages.id"),
     _time("created_at", nullable=False),
     sa.Index("ix_idempotency_created_at", "created_at"),
 )

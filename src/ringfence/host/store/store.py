@@ -10,12 +10,14 @@ from ringfence.host.kernel.errors import RingfenceError
 from ringfence.host.kernel.ports import Clock, Ids
 from ringfence.host.store import migrate
 from ringfence.host.store.audit import SqlAudit
+from ringfence.host.store.blobs import SqlBlobs
 from ringfence.host.store.boxes import SqlBoxes
 from ringfence.host.store.database import Database
 from ringfence.host.store.dialects import LeaseClock
 from ringfence.host.store.engine import open_engines
 from ringfence.host.store.events import SqlEvents
 from ringfence.host.store.people import SqlTenants, SqlUsers
+from ringfence.host.store.reads import SqlReads
 from ringfence.host.store.runs import SqlRuns
 from ringfence.host.store.steps import SqlSteps
 from ringfence.host.store.threads import SqlThreads
@@ -38,8 +40,10 @@ class SqlStore:
         self.threads = SqlThreads(database)
         self.turns = SqlTurns(database)
         self.runs = SqlRuns(database)
-        self.steps = SqlSteps(database)
+        self.blobs = SqlBlobs(database)
+        self.steps = SqlSteps(database, self.blobs)
         self.events = SqlEvents(database)
+        self.reads = SqlReads(database)
         self.audit = SqlAudit(database)
 
     @property

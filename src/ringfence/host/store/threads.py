@@ -3,52 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
-from ringfence.host.kernel.errors import Conflict, NotFound
-from ringfence.host.kernel.ids import TenantId, ThreadId, UserId
+from ringfence.host.kernel.errors import Conflict, Invalid, NotFound
+from ringfence.host.kernel.ids import RunId, TenantId, ThreadId, UserId
 from ringfence.host.kernel.names import check_thread_name
-from ringfence.host.kernel.threads import EventKind, Message, Thread
+from ringfence.host.kernel.threads import MAX_SUMMARY_BYTES, EventKind, Message, Summary, Thread
 from ringfence.host.store.database import Database
-from ringfence.host.store.events import MAX_CURSOR, Draft, append
+from ringfence.host.store.events import Draft, append
+from ringfence.host.store.glass import MAX_OPEN_SECONDS, MAX_REASON_BYTES, MAX_VIA_BYTES, is_open, open_glass
+from ringfence.host.store.messages import messages_before
 from ringfence.host.store.people import find_user_by_id
-from ringfence.host.store.schema import members, messages, tenants, threads
-from ringfence.host.store.text import storable
+from ringfence.host.store.schema import members, tenants, threads
+from ringfence.host.store.summaries import find_summary, put_summary
+from ringfence.host.store.text import checked, cleaned, storable
 from ringfence.host.store.transaction import Tx
 
 _LIVE = sa.select(threads).where(threads.c.removed_at.is_(None))
-
-
-def message_of(row: Row[Any]) -> Message:
-    return Message(
-        id=row.id,
-        thread=row.thread,
-        turn=row.turn,
-        author=row.author,
-        author_name=row.author_name,
-        text=row.text,
-        cursor=row.cursor,
-        created_at=row.created_at,
-    )
+# Built once: they are part of every turn.
+_BY_ID = _LIVE.where(threads.c.id == sa.bindparam("which"))
+_NAMED = _LIVE.where(threads.c.tenant == sa.bindparam("of_tenant"), threads.c.name == sa.bindparam("named"))
+_MEMBERS = sa.select(members).where(members.c.thread.in_(sa.bindparam("of_threads", expanding=True)))
 
 
 def find_thread(connection: Connection, thread: ThreadId) -> Thread:
     """NotFound."""
-    found = _with_members(connection, _LIVE.where(threads.c.id == thread)) if storable(thread) else []
+    found = threads_with_members(connection, _BY_ID, which=thread) if storable(thread) else []
     if not found:
         raise NotFound(f"no such thread: {thread!r}")
     return found[0]
 
 
-def _with_members(connection: Connection, query: sa.Select[Any]) -> list[Thread]:
-    rows = connection.execute(query).all()
+def threads_with_members(connection: Connection, query: sa.Select[Any], **which: str) -> list[Thread]:
+    """Members are asked for also when there is no thread: whether there is one is not to be told by the time it takes."""
+    rows = connection.execute(query, which).all()
     inside: dict[str, set[UserId]] = {row.id: set() for row in rows}
-    for start in range(0, len(rows), 500):  # SQLite before 3.32 took 999 variables; far below every limit
-        some = [row.id for row in rows[start : start + 500]]
-        for member in connection.execute(sa.select(members).where(members.c.thread.in_(some))):
+    for start in range(0, max(1, len(rows)), 500):  # SQLite before 3.32 took 999 variables; far below every limit
+        some = [row.id for row in rows[start : start + 500]] or [""]
+        for member in connection.execute(_MEMBERS, {"of_threads": some}):
             inside[member.thread].add(member.user)
     return [
         Thread(row.id, row.tenant, row.name, row.parallel, frozenset(inside[row.id]), row.created_at) for row in rows
@@ -66,8 +62,8 @@ class SqlThreads:
 
     async def get(self, tenant: TenantId, name: str) -> Thread:
         def question(connection: Connection) -> Thread:
-            query = _LIVE.where(threads.c.tenant == tenant, threads.c.name == name)
-            found = _with_members(connection, query) if storable(name) else []
+            which = {"of_tenant": tenant, "named": name}
+            found = threads_with_members(connection, _NAMED, **which) if storable(name) else []
             if not found:
                 raise NotFound(f"no such thread: {name!r}", remedy="ringfence thread ls")
             return found[0]
@@ -81,25 +77,48 @@ class SqlThreads:
         """By name."""
         mine = sa.select(members.c.thread).where(members.c.user == user)
         query = _LIVE.where(threads.c.id.in_(mine)).order_by(threads.c.name)
-        return await self._database.read(lambda connection: _with_members(connection, query))
+        return await self._database.read(lambda connection: threads_with_members(connection, query))
 
     async def of_tenant(self, tenant: TenantId) -> list[Thread]:
         """By name."""
         query = _LIVE.where(threads.c.tenant == tenant).order_by(threads.c.name)
-        return await self._database.read(lambda connection: _with_members(connection, query))
+        return await self._database.read(lambda connection: threads_with_members(connection, query))
 
     async def set_member(self, thread: ThreadId, user: UserId, member: bool) -> Thread:
         """MEMBER_ADDED or MEMBER_REMOVED {"user": name} when it changes something. NotFound: thread or user, also a
-        user of another tenant."""
+        user of another tenant.
+
+        Whoever is taken out keeps the summaries that their runs made: only their own runs are given them, and those are
+        given nothing of a thread that their actor is not in."""
         return await self._database.write(lambda tx: _set_member(tx, thread, user, member))
 
     async def messages(self, thread: ThreadId, before: int | None, limit: int) -> list[Message]:
-        query = sa.select(messages).where(messages.c.thread == thread)
-        if before is not None:
-            query = query.where(messages.c.cursor < min(before, MAX_CURSOR))
-        query = query.order_by(messages.c.cursor.desc()).limit(max(limit, 0))
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return [message_of(row) for row in reversed(rows)]
+        found = await self._database.read(
+            lambda connection: messages_before(connection, thread, before, 0, max(limit, 0))
+        )
+        return found[::-1]
+
+    async def summary(self, thread: ThreadId, actor: UserId) -> Summary | None:
+        return await self._database.read(lambda connection: find_summary(connection, thread, actor))
+
+    async def set_summary(self, run: RunId, epoch: int, cursor: int, text: str) -> Summary:
+        """Also NotFound. NUL and lone surrogates of the text become U+FFFD. A second one at the same cursor replaces the
+        first."""
+        kept = checked(cleaned(text), "the summary", MAX_SUMMARY_BYTES)
+        return await self._database.write(lambda tx: put_summary(tx, run, epoch, cursor, kept))
+
+    async def break_glass(self, thread: ThreadId, via: str, reason: str, seconds: float) -> datetime:
+        """BREAK_GLASS {"by": via, "reason", "until": ISO 8601}. Open already: from now on for `seconds`, and told again.
+        Invalid: `via` is no text or `seconds` no time of up to a day. TooLarge: a reason of more than 4 KiB."""
+        checked(via, "the operator's way in", MAX_VIA_BYTES)
+        if not 0 < seconds <= MAX_OPEN_SECONDS:
+            raise Invalid(f"a thread is opened for at most {MAX_OPEN_SECONDS:.0f} seconds, not {seconds}")
+        why = checked(cleaned(reason), "the reason", MAX_REASON_BYTES)
+        return await self._database.write(lambda tx: open_glass(tx, thread, via, why, seconds))
+
+    async def glass(self, thread: ThreadId, via: str) -> bool:
+        now = self._database.world.clock.now()
+        return await self._database.read(lambda connection: is_open(connection, thread, via, now))
 
 
 def _add(tx: Tx, tenant: TenantId, name: str, first: Sequence[UserId], parallel: bool) -> Thread:

@@ -19,6 +19,9 @@ from ringfence.host.store.transaction import Tx
 
 _NOTE_BYTES = 1024
 _USED_EVERY = timedelta(minutes=1)  # last_used_at is for people: a commit for each request would be for nobody
+# Built once: it is part of every request.
+_LIVE = sa.select(tokens).where(tokens.c.secret_hash == sa.bindparam("hashed"), tokens.c.removed_at.is_(None))
+_BY_ID = sa.select(tokens).where(tokens.c.id == sa.bindparam("which"), tokens.c.removed_at.is_(None))
 
 
 class SqlTokens:
@@ -49,14 +52,22 @@ class SqlTokens:
 
     async def find(self, secret_hash: str) -> tuple[Token, User]:
         def question(connection: Connection) -> tuple[Token, User]:
-            live = sa.select(tokens).where(tokens.c.secret_hash == secret_hash, tokens.c.removed_at.is_(None))
-            row = connection.execute(live).one_or_none() if storable(secret_hash) else None
+            row = connection.execute(_LIVE, {"hashed": secret_hash}).one_or_none() if storable(secret_hash) else None
             if row is None:
                 raise NotFound("no such token")
             return _token_of(row), find_user_by_id(connection, row.user)
 
         token, user = await self._database.read(question)
         return await self._used(token), user
+
+    async def get(self, token: TokenId) -> tuple[Token, User]:
+        def question(connection: Connection) -> tuple[Token, User]:
+            row = connection.execute(_BY_ID, {"which": token}).one_or_none() if storable(token) else None
+            if row is None:
+                raise NotFound(f"no such token: {token!r}")
+            return _token_of(row), find_user_by_id(connection, row.user)
+
+        return await self._database.read(question)
 
     async def all(self, user: UserId) -> list[Token]:
         """Oldest first."""

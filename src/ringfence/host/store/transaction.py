@@ -30,7 +30,7 @@ class World:
 class Tx:
     connection: Connection
     world: World
-    grown: set[ThreadId] = field(default_factory=set)  # threads that got an event
+    grown: dict[ThreadId, int] = field(default_factory=dict)  # threads that got an event: cursor of the newest
 
     def now(self) -> datetime:
         """For what people read."""

@@ -1,37 +1,61 @@
-"""Accepting a message: message, turn, queued run and their events in one transaction, once for each key."""
+"""Accepting a message: message, turn, queued run and their events in one transaction, once for each key.
+
+The event is MESSAGE {"author", "text", "message"}; with files also "attachments": [{"path", "size"}]; of a message that
+joined a turn also "steer": true, and then the event names the run that it joined.
+"""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from ringfence.host.kernel.canonical import sha256_json
-from ringfence.host.kernel.errors import Invalid, KeyReused, LaneBusy, NotFound
+from ringfence.host.kernel.errors import Invalid, NotFound, TooLarge
 from ringfence.host.kernel.ids import MessageId, RunId, ThreadId, TurnId, UserId
 from ringfence.host.kernel.people import User
 from ringfence.host.kernel.ports import Accepted
 from ringfence.host.kernel.runs import RunState
-from ringfence.host.kernel.threads import MAX_MESSAGE_BYTES, EventKind, Message, Thread, Turn, TurnState
+from ringfence.host.kernel.threads import (
+    MAX_ATTACHMENTS,
+    MAX_MESSAGE_BYTES,
+    Attachment,
+    EventKind,
+    Message,
+    Thread,
+    Turn,
+    TurnState,
+)
 from ringfence.host.store.database import Database
 from ringfence.host.store.events import Draft, append
+from ringfence.host.store.keys import Key, check_key
+from ringfence.host.store.lanes import check_free, check_room, lane_of, to_steer
+from ringfence.host.store.messages import add_message, attached, message_by_id, steers_of
 from ringfence.host.store.people import find_user_by_id
-from ringfence.host.store.runs import run_of, run_row
-from ringfence.host.store.schema import LIVE, idempotency, messages, runs, turns
+from ringfence.host.store.run_rows import run_of, run_row
+from ringfence.host.store.schema import runs, turns
 from ringfence.host.store.text import checked, storable
-from ringfence.host.store.threads import find_thread, message_of
+from ringfence.host.store.threads import find_thread
 from ringfence.host.store.transaction import Tx
 
-_KEY_KEPT = timedelta(days=7)  # architecture.md section 7
-_KEY_CHARACTERS = 200
+_PATH_BYTES = 4096  # PATH_MAX of Linux
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
 _BY_ID = sa.select(turns).where(turns.c.id == sa.bindparam("which"))
-_INSERT_MESSAGE = sa.insert(messages)
 _INSERT_TURN = sa.insert(turns).returning(turns)
 _INSERT_RUN = sa.insert(runs).returning(runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What somebody posts."""
+
+    author: User
+    text: str
+    attachments: tuple[Attachment, ...]
 
 
 def turn_of(row: Row[Any]) -> Turn:
@@ -50,39 +74,78 @@ def turn_of(row: Row[Any]) -> Turn:
     )
 
 
-def lane_of(thread: Thread, actor: UserId) -> str:
-    """What may have one live run."""
-    return f"{thread.id}/{actor}" if thread.parallel else thread.id
-
-
 class SqlTurns:
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def accept(
-        self, thread: ThreadId, actor: UserId, text: str, mode: Literal["queue", "reject"], key: str | None
+        self,
+        thread: ThreadId,
+        actor: UserId,
+        text: str,
+        mode: Literal["queue", "steer", "reject"],
+        key: str | None,
+        attachments: Sequence[Attachment] = (),
     ) -> Accepted:
-        """Also TooLarge: more than 256 KiB of UTF-8. Invalid: NUL or no Unicode text; a key of 0 or > 200 characters."""
+        """Also TooLarge: more than 256 KiB of UTF-8, more than 20 attachments. Invalid: NUL or no Unicode text; a key of
+        0 or > 200 characters.
+
+        The body that a key stands for is thread, text, mode and the paths of the attachments: their sizes are what was
+        found, not what was asked. A turn is told at most 100 things after its message, together no longer than one
+        message may be; a steer beyond that is queued.
+        """
         checked(text, "the message", MAX_MESSAGE_BYTES)
-        if key is not None and not (0 < len(key) <= _KEY_CHARACTERS and storable(key)):
-            raise Invalid(f"an idempotency key has 1 to {_KEY_CHARACTERS} characters", remedy="take a UUID")
+        check_key(key)
+        _check_attachments(attachments)
 
         def work(tx: Tx) -> Accepted:
             where, author = find_thread(tx.connection, thread), find_user_by_id(tx.connection, actor)
-            body_hash = sha256_json([thread, text, mode])
-            if key is not None and (earlier := _repeat(tx, author, key, body_hash)):
-                return earlier
-            if mode == "reject":
-                _check_free(tx, lane_of(where, actor))
-            accepted = _accept(tx, where, author, text)
-            if key is not None:
-                _keep_key(tx, author, key, body_hash, accepted.turn.id)
+            said = Said(author, text, tuple(attachments))
+            if key is None:
+                return _accept(tx, where, said, mode)
+            known = _key(author, key, thread, text, mode, [kept.path for kept in attachments])
+            if earlier := known.find(tx):
+                return _repeated(tx, earlier)
+            accepted = _accept(tx, where, said, mode)
+            known.keep(tx, accepted.message.id)
             return accepted
+
+        return await self._database.write(work)
+
+    async def repeat(
+        self, thread: ThreadId, actor: UserId, text: str, mode: str, key: str, paths: Sequence[str]
+    ) -> Accepted | None:
+        check_key(key)
+
+        def work(tx: Tx) -> Accepted | None:
+            known = _key(find_user_by_id(tx.connection, actor), key, thread, text, mode, paths).find(tx)
+            return None if known is None else _repeated(tx, known)
 
         return await self._database.write(work)
 
     async def get(self, turn: TurnId) -> Turn:
         return await self._database.read(lambda connection: turn_of(_turn_row(connection, turn)))
+
+    async def said(self, turn: TurnId, after: int = 0) -> list[Message]:
+        def question(connection: Connection) -> list[Message]:
+            first = message_by_id(connection, _turn_row(connection, turn).message)
+            own = [first] if first.cursor > after else []
+            return own + steers_of(connection, turn, after)
+
+        return await self._database.read(question)
+
+
+def _key(author: User, key: str, thread: ThreadId, text: str, mode: str, paths: Sequence[str]) -> Key:
+    return Key(author, key, sha256_json([thread, text, mode, list(paths)]))
+
+
+def _check_attachments(attachments: Sequence[Attachment]) -> None:
+    if len(attachments) > MAX_ATTACHMENTS:
+        raise TooLarge(f"{len(attachments)} attachments; the limit is {MAX_ATTACHMENTS}", limit=MAX_ATTACHMENTS)
+    for attachment in attachments:
+        checked(attachment.path, "the path of an attachment", _PATH_BYTES)
+        if attachment.size < 0:
+            raise Invalid(f"an attachment of {attachment.size} bytes")
 
 
 def _turn_row(connection: Connection, turn: TurnId) -> Row[Any]:
@@ -92,95 +155,88 @@ def _turn_row(connection: Connection, turn: TurnId) -> Row[Any]:
     return row
 
 
-def _repeat(tx: Tx, actor: User, key: str, body_hash: str) -> Accepted | None:
-    """The turn that the key stands for. KeyReused."""
-    mine = sa.and_(idempotency.c.tenant == actor.tenant, idempotency.c.actor == actor.id)
-    tx.connection.execute(sa.delete(idempotency).where(idempotency.c.created_at <= tx.now() - _KEY_KEPT))
-    kept = tx.connection.execute(sa.select(idempotency).where(mine, idempotency.c.key == key)).one_or_none()
-    if kept is None:
-        return None
-    if kept.body_hash != body_hash:
-        raise KeyReused(
-            f"the key {key!r} was used for another message", remedy="take a new key for a new message", turn=kept.turn
-        )
-    turn = turn_of(_turn_row(tx.connection, kept.turn))
-    said = tx.connection.execute(sa.select(messages).where(messages.c.id == turn.message)).one()
+def _repeated(tx: Tx, message: Message) -> Accepted:
+    """The answer to the same key and body, with the state of now."""
+    turn = turn_of(_turn_row(tx.connection, message.turn))
     assert turn.run is not None
-    return Accepted(turn, run_of(run_row(tx.connection, turn.run)), message_of(said), repeated=True)
+    run = run_of(run_row(tx.connection, turn.run))
+    return Accepted(turn, run, message, repeated=True, steered=turn.message != message.id)
 
 
-def _check_free(tx: Tx, lane: str) -> None:
-    live = sa.select(runs.c.id).where(runs.c.lane == lane, sa.text(LIVE)).limit(1)
-    if busy := tx.connection.execute(live).scalar_one_or_none():
-        raise LaneBusy(
-            "an earlier message is still being worked on", remedy="wait for it, or use --mode queue", run=busy
-        )
+def _accept(tx: Tx, thread: Thread, said: Said, mode: str) -> Accepted:
+    lane = lane_of(thread, said.author.id)
+    if mode == "steer" and (run := to_steer(tx, lane, said.author.id, said.text)) is not None:
+        return _steer(tx, thread, said, run)
+    if mode == "reject":
+        check_free(tx, lane)
+    check_room(tx, lane)
+    return _open(tx, thread, said, lane)
 
 
-def _accept(tx: Tx, thread: Thread, author: User, text: str) -> Accepted:
-    now = tx.now()
-    said, turn, run = MessageId(tx.new_id("msg")), TurnId(tx.new_id("trn")), RunId(tx.new_id("run"))
+def _steer(tx: Tx, thread: Thread, said: Said, run: Row[Any]) -> Accepted:
+    message = _message(tx, thread, said, run.turn)
+    draft = Draft(EventKind.MESSAGE, {**_body(message), "steer": True}, said.author.id, run.turn, run.id)
+    [event] = append(tx, thread.id, draft)
+    message = replace(message, cursor=event.cursor)
+    add_message(tx, message, steer=True)
+    turn = turn_of(_turn_row(tx.connection, run.turn))
+    return Accepted(turn, run_of(run), message, repeated=False, steered=True)
+
+
+def _open(tx: Tx, thread: Thread, said: Said, lane: str) -> Accepted:
+    turn, run = TurnId(tx.new_id("trn")), RunId(tx.new_id("run"))
+    message = _message(tx, thread, said, turn)
     first, _ = append(
         tx,
         thread.id,
-        Draft(EventKind.MESSAGE, {"author": author.name, "text": text, "message": said}, author.id, turn),
-        Draft(EventKind.RUN_QUEUED, {}, author.id, turn, run),
+        Draft(EventKind.MESSAGE, _body(message), said.author.id, turn),
+        Draft(EventKind.RUN_QUEUED, {}, said.author.id, turn, run),
     )
-    message = Message(said, thread.id, turn, author.id, author.name, text, first.cursor, now)
-    lane = lane_of(thread, author.id)
-    tx.connection.execute(_INSERT_MESSAGE, _message_row(message))
+    message = replace(message, cursor=first.cursor)
+    add_message(tx, message)
     opened = {
         "id": turn,
         "thread": thread.id,
-        "actor": author.id,
-        "message": said,
+        "actor": said.author.id,
+        "message": message.id,
         "lane": lane,
         "state": TurnState.QUEUED.value,
         "reason": "",
         "run": run,
-        "created_at": now,
+        "created_at": message.created_at,
     }
+    turn_row = tx.connection.execute(_INSERT_TURN, opened).one()
+    return Accepted(turn_of(turn_row), run_of(_queue(tx, said.author, message, run, lane)), message, repeated=False)
+
+
+def _queue(tx: Tx, author: User, message: Message, run: RunId, lane: str) -> Row[Any]:
     queued = {
         "id": run,
-        "turn": turn,
+        "turn": message.turn,
         "tenant": author.tenant,
-        "thread": thread.id,
+        "thread": message.thread,
         "actor": author.id,
         "lane": lane,
-        "position": first.cursor,
+        "position": message.cursor,
         "state": RunState.QUEUED.value,
         "reason": "",
         "epoch": 0,
         "attempts": 0,
         "token_hash": "",
         "cancel_requested": False,
-        "created_at": now,
-    }
-    turn_row = tx.connection.execute(_INSERT_TURN, opened).one()
-    run_row_ = tx.connection.execute(_INSERT_RUN, queued).one()
-    return Accepted(turn_of(turn_row), run_of(run_row_), message, repeated=False)
-
-
-def _message_row(message: Message) -> dict[str, Any]:
-    return {
-        "id": message.id,
-        "thread": message.thread,
-        "turn": message.turn,
-        "author": message.author,
-        "author_name": message.author_name,
-        "text": message.text,
-        "cursor": message.cursor,
+        "worked": 0.0,
         "created_at": message.created_at,
     }
+    return tx.connection.execute(_INSERT_RUN, queued).one()
 
 
-def _keep_key(tx: Tx, actor: User, key: str, body_hash: str, turn: TurnId) -> None:
-    row = {
-        "tenant": actor.tenant,
-        "actor": actor.id,
-        "key": key,
-        "body_hash": body_hash,
-        "turn": turn,
-        "created_at": tx.now(),
-    }
-    tx.connection.execute(sa.insert(idempotency).values(row))
+def _message(tx: Tx, thread: Thread, said: Said, turn: TurnId) -> Message:
+    """Without its cursor."""
+    author = said.author
+    made = MessageId(tx.new_id("msg"))
+    return Message(made, thread.id, turn, author.id, author.name, said.text, 0, tx.now(), said.attachments)
+
+
+def _body(message: Message) -> dict[str, Any]:
+    body: dict[str, Any] = {"author": message.author_name, "text": message.text, "message": message.id}
+    return {**body, "attachments": attached(message)} if message.attachments else body

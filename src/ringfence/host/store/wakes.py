@@ -1,20 +1,25 @@
-"""Wakes whoever waits for a thread's next event, after the commit that wrote it. In this process only.
+"""Wakes whoever waits for a thread's next event, after the commit that wrote it, and knows how far each thread is. In
+this process only.
 
-Must never be the only way to learn of an event: another process's commits do not come through here.
+Must never be the only way to learn of an event: another process's commits do not come through here. Must never say that
+a thread is further than what is committed: who waits would look again at once, for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from ringfence.host.kernel.ids import ThreadId
+
+MOST = 4096  # threads whose newest cursor is remembered: half a MiB. Of another one the database is asked
 
 
 class Wakes:
     def __init__(self) -> None:
         self._waiting: dict[ThreadId, set[asyncio.Event]] = {}
+        self._newest: dict[ThreadId, int] = {}  # the one that grew last at the end
         self.closed = False
 
     @contextmanager
@@ -30,11 +35,24 @@ class Wakes:
             if not watchers and self._waiting.get(thread) is watchers:
                 del self._waiting[thread]
 
-    def notify(self, threads: Iterable[ThreadId]) -> None:
-        for thread in threads:
-            for woken in self._waiting.get(thread, ()):
-                woken.set()
+    def newest(self, thread: ThreadId) -> int | None:
+        """The cursor of the newest event that this process wrote; None: not known."""
+        return self._newest.get(thread)
+
+    def notify(self, grown: Mapping[ThreadId, int]) -> None:
+        """`grown`: cursor of each thread's newest event, which is committed."""
+        for thread, cursor in grown.items():
+            self._newest.pop(thread, None)
+            self._newest[thread] = cursor
+            self._wake(thread)
+        while len(self._newest) > MOST:
+            del self._newest[next(iter(self._newest))]
 
     def close(self) -> None:
         self.closed = True
-        self.notify(list(self._waiting))
+        for thread in list(self._waiting):
+            self._wake(thread)
+
+    def _wake(self, thread: ThreadId) -> None:
+        for woken in self._waiting.get(thread, ()):
+            woken.set()

@@ -149,7 +149,7 @@ class Writer:
                 job.resolve()
             self._wakes.notify(grown)
 
-    def _transact(self, connection: Connection, batch: list[_Job]) -> set[ThreadId]:
+    def _transact(self, connection: Connection, batch: list[_Job]) -> dict[ThreadId, int]:
         """In the database's thread. Touches the batch, which the loop leaves alone until this has returned."""
         clock = self._world.clock
         with connection.begin() as transaction:
@@ -166,13 +166,15 @@ class Writer:
             batch[0].value = batch[0].work(tx)
             return tx
         for job in batch:
-            savepoint = connection.begin_nested()
+            savepoint, grown = connection.begin_nested(), dict(tx.grown)
             try:
                 job.value = job.work(tx)
             except Exception as error:
                 if ends_transaction(error):
                     raise
                 savepoint.rollback()
+                tx.grown.clear()  # its events are taken back with the rest
+                tx.grown.update(grown)
                 job.error = error
             else:
                 savepoint.commit()

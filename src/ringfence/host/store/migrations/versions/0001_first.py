@@ -1,6 +1,6 @@
-"""The first schema: people, boxes, threads, turns, runs, steps, events, audit.
+"""The first schema: people, boxes, threads, turns, runs, steps, blobs, events, audit.
 
-Frozen: a later change is a later file.
+Frozen with the first release: a later change is a later file.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ def upgrade() -> None:
     _threads()
     _members()
     _messages()
+    _summaries()
+    _glass()
     _turns()
     _runs()
+    _run_indexes()
     _steps()
     _checkpoints()
+    _blobs()
+    _blob_chunks()
     _events()
     _idempotency()
     _audit()
@@ -187,12 +192,51 @@ def _messages() -> None:
         sa.Column("author_name", sa.Text(), nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("cursor", sa.BigInteger(), nullable=False),
+        sa.Column("attachments", sa.Text(), nullable=True),
+        sa.Column("steer", sa.Boolean(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.CheckConstraint("NOT steer OR author IS NOT NULL", name=op.f("ck_messages_steer")),
         sa.ForeignKeyConstraint(["author"], ["users.id"], name=op.f("fk_messages_author")),
         sa.ForeignKeyConstraint(["thread"], ["threads.id"], name=op.f("fk_messages_thread")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_messages")),
     )
     op.create_index("uq_messages_cursor", "messages", ["thread", "cursor"], unique=True)
+    op.create_index(
+        "ix_messages_steer",
+        "messages",
+        ["turn", "cursor"],
+        unique=False,
+        sqlite_where=sa.text("steer"),
+        postgresql_where=sa.text("steer"),
+    )
+
+
+def _summaries() -> None:
+    op.create_table(
+        "summaries",
+        sa.Column("thread", sa.Text(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("cursor", sa.BigInteger(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.CheckConstraint("cursor >= 1", name=op.f("ck_summaries_cursor")),
+        sa.ForeignKeyConstraint(["actor"], ["users.id"], name=op.f("fk_summaries_actor")),
+        sa.ForeignKeyConstraint(["thread"], ["threads.id"], name=op.f("fk_summaries_thread")),
+        sa.PrimaryKeyConstraint("thread", "actor", name=op.f("pk_summaries")),
+    )
+
+
+def _glass() -> None:
+    op.create_table(
+        "glass",
+        sa.Column("thread", sa.Text(), nullable=False),
+        sa.Column("via", sa.Text(), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("opened_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("closes_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(["thread"], ["threads.id"], name=op.f("fk_glass_thread")),
+        sa.PrimaryKeyConstraint("thread", "via", name=op.f("pk_glass")),
+    )
 
 
 def _turns() -> None:
@@ -240,6 +284,7 @@ def _runs() -> None:
         sa.Column("token_hash", sa.Text(), nullable=False),
         sa.Column("cancel_requested", sa.Boolean(), nullable=False),
         sa.Column("guest_digest", sa.Text(), nullable=True),
+        sa.Column("worked", sa.Double(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
@@ -252,6 +297,7 @@ def _runs() -> None:
             "state IN ('queued', 'running', 'parked', 'completed', 'failed', 'cancelled')", name=op.f("ck_runs_state")
         ),
         sa.CheckConstraint("epoch >= attempts AND attempts >= 0", name=op.f("ck_runs_epoch")),
+        sa.CheckConstraint("worked >= 0", name=op.f("ck_runs_worked")),
         sa.ForeignKeyConstraint(["actor"], ["users.id"], name=op.f("fk_runs_actor")),
         sa.ForeignKeyConstraint(["box"], ["boxes.id"], name=op.f("fk_runs_box")),
         sa.ForeignKeyConstraint(["tenant"], ["tenants.id"], name=op.f("fk_runs_tenant")),
@@ -259,6 +305,9 @@ def _runs() -> None:
         sa.ForeignKeyConstraint(["turn"], ["turns.id"], name=op.f("fk_runs_turn")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
+
+
+def _run_indexes() -> None:
     op.create_index("ix_runs_actor", "runs", ["actor"], unique=False)
     op.create_index(
         "ix_runs_live",
@@ -300,6 +349,14 @@ def _steps() -> None:
         sa.ForeignKeyConstraint(["run"], ["runs.id"], name=op.f("fk_steps_run")),
         sa.PrimaryKeyConstraint("run", "n", name=op.f("pk_steps")),
     )
+    op.create_index(
+        "ix_steps_begun",
+        "steps",
+        ["run"],
+        unique=False,
+        sqlite_where=sa.text("state = 'begun'"),
+        postgresql_where=sa.text("state = 'begun'"),
+    )
 
 
 def _checkpoints() -> None:
@@ -310,9 +367,44 @@ def _checkpoints() -> None:
         sa.Column("step", sa.BigInteger(), nullable=False),
         sa.Column("cursor", sa.BigInteger(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("blobs", sa.Text(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["run"], ["runs.id"], name=op.f("fk_checkpoints_run")),
         sa.PrimaryKeyConstraint("run", name=op.f("pk_checkpoints")),
+    )
+
+
+def _blobs() -> None:
+    op.create_table(
+        "blobs",
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("size", sa.BigInteger(), nullable=False),
+        sa.Column("held", sa.BigInteger(), nullable=False),
+        sa.Column("made", sa.Text(), nullable=False),
+        sa.Column("checked", sa.Boolean(), nullable=False),
+        sa.CheckConstraint("NOT checked OR held = size", name=op.f("ck_blobs_checked")),
+        sa.CheckConstraint("held <= size", name=op.f("ck_blobs_held")),
+        sa.ForeignKeyConstraint(["actor"], ["users.id"], name=op.f("fk_blobs_actor")),
+        sa.ForeignKeyConstraint(["run"], ["runs.id"], name=op.f("fk_blobs_run")),
+        sa.PrimaryKeyConstraint("run", "digest", name=op.f("pk_blobs")),
+    )
+    op.create_index("ix_blobs_actor", "blobs", ["actor", "size"], unique=False)
+
+
+def _blob_chunks() -> None:
+    op.create_table(
+        "blob_chunks",
+        sa.Column("run", sa.Text(), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("n", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sa.CheckConstraint("n >= 0", name=op.f("ck_blob_chunks_n")),
+        sa.ForeignKeyConstraint(
+            ["run", "digest"], ["blobs.run", "blobs.digest"], name=op.f("fk_blob_chunks_run"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("run", "digest", "n", name=op.f("pk_blob_chunks")),
     )
 
 
@@ -340,11 +432,11 @@ def _idempotency() -> None:
         sa.Column("actor", sa.Text(), nullable=False),
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("body_hash", sa.Text(), nullable=False),
-        sa.Column("turn", sa.Text(), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["actor"], ["users.id"], name=op.f("fk_idempotency_actor")),
+        sa.ForeignKeyConstraint(["message"], ["messages.id"], name=op.f("fk_idempotency_message")),
         sa.ForeignKeyConstraint(["tenant"], ["tenants.id"], name=op.f("fk_idempotency_tenant")),
-        sa.ForeignKeyConstraint(["turn"], ["turns.id"], name=op.f("fk_idempotency_turn")),
         sa.PrimaryKeyConstraint("tenant", "actor", "key", name=op.f("pk_idempotency")),
     )
     op.create_index("ix_idempotency_created_at", "idempotency", ["created_at"], unique=False)

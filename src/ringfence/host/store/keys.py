@@ -1,0 +1,71 @@
+"""Idempotency keys: which message a key of an actor stands for. Kept for 7 days (architecture.md section 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from ringfence.host.kernel.errors import Invalid, KeyReused
+from ringfence.host.kernel.ids import MessageId
+from ringfence.host.kernel.people import User
+from ringfence.host.kernel.threads import Message
+from ringfence.host.store.messages import message_by_id
+from ringfence.host.store.schema import Utc, idempotency
+from ringfence.host.store.text import storable
+from ringfence.host.store.transaction import Tx
+
+_KEPT = timedelta(days=7)
+_CHARACTERS = 200
+
+# Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
+_OVER = sa.delete(idempotency).where(idempotency.c.created_at <= sa.bindparam("before", type_=Utc))
+_FIND = sa.select(idempotency).where(
+    idempotency.c.tenant == sa.bindparam("of_tenant"),
+    idempotency.c.actor == sa.bindparam("by_actor"),
+    idempotency.c.key == sa.bindparam("named"),
+)
+_INSERT = sa.insert(idempotency)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An actor's key, and what was asked under it."""
+
+    actor: User
+    text: str
+    body_hash: str
+
+    def find(self, tx: Tx) -> Message | None:
+        """The message that it stands for. KeyReused."""
+        tx.connection.execute(_OVER, {"before": tx.now() - _KEPT})
+        which = {"of_tenant": self.actor.tenant, "by_actor": self.actor.id, "named": self.text}
+        kept = tx.connection.execute(_FIND, which).one_or_none()
+        if kept is None:
+            return None
+        message = message_by_id(tx.connection, MessageId(kept.message))
+        if kept.body_hash != self.body_hash:
+            raise KeyReused(
+                f"the key {self.text!r} was used for another message",
+                remedy="take a new key for a new message",
+                turn=message.turn,
+            )
+        return message
+
+    def keep(self, tx: Tx, message: MessageId) -> None:
+        row = {
+            "tenant": self.actor.tenant,
+            "actor": self.actor.id,
+            "key": self.text,
+            "body_hash": self.body_hash,
+            "message": message,
+            "created_at": tx.now(),
+        }
+        tx.connection.execute(_INSERT, row)
+
+
+def check_key(key: str | None) -> None:
+    """Invalid: 0 or > 200 characters, or no text."""
+    if key is not None and not (0 < len(key) <= _CHARACTERS and storable(key)):
+        raise Invalid(f"an idempotency key has 1 to {_CHARACTERS} characters", remedy="take a UUID")

@@ -1,0 +1,123 @@
+"""kernel.reads: several questions that are always asked together, from one snapshot and in one hop to the database.
+
+A hop takes about as long as a question. Must never keep an answer.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from ringfence.host.kernel.boxes import Box
+from ringfence.host.kernel.errors import NotFound
+from ringfence.host.kernel.ids import RunId, ThreadId, UserId
+from ringfence.host.kernel.people import User
+from ringfence.host.kernel.reads import Brief, Page
+from ringfence.host.kernel.threads import Event, Message, Thread
+from ringfence.host.store.boxes import find_home
+from ringfence.host.store.database import Database
+from ringfence.host.store.events import events_after
+from ringfence.host.store.messages import messages_before, said_to
+from ringfence.host.store.people import find_user_by_id
+from ringfence.host.store.run_rows import run_row
+from ringfence.host.store.schema import members, tenants, threads, users
+from ringfence.host.store.steps import find_checkpoint, states_of
+from ringfence.host.store.summaries import find_summary
+from ringfence.host.store.text import storable
+from ringfence.host.store.threads import find_thread, threads_with_members
+
+_PAGE = 50  # messages of at most 256 KiB: 12.5 MiB in memory at the very worst
+
+# Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
+_NAMED = (
+    sa.select(threads)
+    .join(tenants, tenants.c.id == threads.c.tenant)
+    .where(
+        tenants.c.name == sa.bindparam("of_tenant"),
+        tenants.c.removed_at.is_(None),
+        threads.c.name == sa.bindparam("named"),
+        threads.c.removed_at.is_(None),
+    )
+)
+_OF_MEMBER = (
+    _NAMED.join(members, members.c.thread == threads.c.id)
+    .where(members.c.user == sa.bindparam("by_member"))
+    .with_only_columns(threads.c.id)
+)
+_NAMES = sa.select(users.c.id, users.c.name).where(
+    users.c.id.in_(sa.bindparam("of_users", expanding=True)), users.c.removed_at.is_(None)
+)
+
+
+class SqlReads:
+    """kernel.reads.Reads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def thread(self, tenant: str, name: str) -> Thread:
+        def question(connection: Connection) -> Thread:
+            found = []
+            if storable(tenant) and storable(name):
+                found = threads_with_members(connection, _NAMED, of_tenant=tenant, named=name)
+            if not found:
+                raise NotFound(f"no such thread: {name!r}", remedy="ringfence thread ls")
+            return found[0]
+
+        return await self._database.read(question)
+
+    async def page(self, tenant: str, name: str, member: UserId, after: int, limit: int) -> Page | None:
+        def question(connection: Connection) -> Page | None:
+            which = {"of_tenant": tenant, "named": name, "by_member": member}
+            if not all(map(storable, which.values())):
+                return None
+            thread = connection.execute(_OF_MEMBER, which).scalar_one_or_none()
+            if thread is None:
+                return None
+            events = events_after(connection, ThreadId(thread), after, limit)
+            return Page(events, _names(connection, events))
+
+        return await self._database.read(question)
+
+    async def tail(
+        self, thread: ThreadId, before: int | None, after: int, limit: int | None, size: int
+    ) -> tuple[list[Message], bool]:
+        def question(connection: Connection) -> tuple[list[Message], bool]:
+            found: list[Message] = []  # newest first
+            left, below, more = size, before, True
+            while more and left >= 0 and (limit is None or len(found) < limit):
+                some = messages_before(connection, thread, below, after, _PAGE + 1)
+                more, some = len(some) > _PAGE, some[:_PAGE]
+                found += some
+                left -= sum(len(message.text.encode()) for message in some)
+                below = some[-1].cursor if some else below
+            return found[::-1], more
+
+        return await self._database.read(question)
+
+    async def home(self, user: UserId) -> tuple[User, Box | None]:
+        def question(connection: Connection) -> tuple[User, Box | None]:
+            return find_user_by_id(connection, user), find_home(connection, user)
+
+        return await self._database.read(question)
+
+    async def brief(self, run: RunId) -> Brief:
+        def question(connection: Connection) -> Brief:
+            row = run_row(connection, run)
+            return Brief(
+                user=find_user_by_id(connection, row.actor),
+                thread=find_thread(connection, row.thread),
+                said=said_to(connection, row.turn),
+                summary=find_summary(connection, row.thread, row.actor),
+                checkpoint=find_checkpoint(connection, run),
+                steps=states_of(connection, run),
+            )
+
+        return await self._database.read(question)
+
+
+def _names(connection: Connection, events: list[Event]) -> dict[UserId, str]:
+    actors = {event.actor for event in events if event.actor is not None}
+    if not actors:
+        return {}
+    return {UserId(row.id): row.name for row in connection.execute(_NAMES, {"of_users": sorted(actors)})}
