@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
 from typing import Any
 
 import pytest
@@ -14,22 +13,8 @@ from ringfence.host.kernel.errors import BoxLost, Conflict, Failed, TooLarge
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.ports import CommandSpec, Kept
 from ringfence.wire.credits import CHUNK, WINDOW
-from ringfence.wire.messages import Done, RunFinish, StepBegun, ThreadMessage
-from tests.support.broker_rig import Rig, both, rig, spec, until, within
+from tests.support.broker_rig import RUN_START, Rig, answer, both, rig, spec, until, within
 from tests.support.scripted_guest import BOX, KEPT, ScriptedGuest
-
-RUN_START: dict[str, Any] = {
-    "run": "run_a",
-    "token": "t" * 52,
-    "thread": "thr_a",
-    "actor": "alice",
-    "epoch": 1,
-    "messages": [ThreadMessage("user", "alice", "$ true", 1)],
-    "checkpoint": None,
-    "next_step": 1,
-    "model": "scripted",
-    "posture": "a box",
-}
 
 
 async def spawned(r: Rig, link: Any, guest: ScriptedGuest, key: str = "x/1", **kind: Any) -> WireCommand:
@@ -90,13 +75,6 @@ async def test_a_kept_outcome_is_acknowledged_only_when_it_is_released() -> None
         await command.release()
         assert (await guest.hear("ack"))["p"] == {"seqs": [5]}
         await within(both(link.cancel_run(RunId("run_a"), 1.0), answer(guest, "run.cancel")))  # and none after
-
-
-async def answer(guest: ScriptedGuest, method: str, **ok: Any) -> dict[str, Any]:
-    frame = await guest.hear(method)
-    await guest.say(re=frame["id"], ok=ok)
-    params: dict[str, Any] = frame["p"]
-    return params
 
 
 async def test_a_stream_outcome_is_acknowledged_when_it_was_taken() -> None:
@@ -292,74 +270,6 @@ async def test_sixty_five_requests_at_once_are_sixty_four_and_one_that_waits() -
         for frame in [*frames[1:], last]:
             await guest.say(re=frame["id"], ok={"pid": 1, "attached": False})
         assert len(await within(asyncio.gather(*spawning))) == 65
-
-
-async def test_a_run_is_started_and_its_asks_are_answered_by_the_engine() -> None:
-    async with rig() as r:
-        link, guest = await r.attach()
-        pid, params = await within(both(link.start_run(RUN_START), answer(guest, "run.start", pid=12)))
-        assert pid == 12
-        assert params["messages"] == [{"role": "user", "author": "alice", "text": "$ true", "cursor": 1}]
-        r.host.answers = {"step.begin": StepBegun("done", {"ok": True}, ""), "run.finish": Done()}
-        step = {"token": "t" * 52, "n": 1, "tool": "shell", "arguments": {"command": "true"}, "effect": "local"}
-        await guest.loop_says("run_a", id=1, m="step.begin", p=step)
-        assert await guest.loop_hears() == (
-            "run_a",
-            {"re": 1, "ok": {"decision": "done", "result": {"ok": True}, "reason": ""}},
-        )
-        await guest.loop_says("run_a", id=2, m="run.finish", p={"token": "t" * 52, "text": "done"})
-        assert await guest.loop_hears() == ("run_a", {"re": 2, "ok": {}})
-        assert r.host.asked[1] == ("run_a", "run.finish", RunFinish("t" * 52, "done"))
-
-
-async def test_errors_of_the_engine_become_the_replys_error() -> None:
-    async with rig() as r:
-        _, guest = await r.attach(runs={"run_a": "tok"})
-        r.host.answers = {"run.finish": Conflict("it is final"), "run.fail": RuntimeError("a secret of the host")}
-        await guest.loop_says("run_a", id=1, m="run.finish", p={"token": "tok", "text": ""})
-        assert (await guest.loop_hears())[1] == {"re": 1, "err": {"code": "conflict", "message": "it is final"}}
-        await guest.loop_says("run_a", id=2, m="run.fail", p={"token": "tok", "code": "x", "message": ""})
-        error = (await guest.loop_hears())[1]["err"]
-        assert error["code"] == "failed"
-        assert "secret" not in error["message"]
-
-
-async def test_an_answer_that_does_not_fit_is_told_to_the_loop() -> None:
-    async with rig() as r:
-        _, guest = await r.attach(runs={"run_a": "tok"})
-        for number, size in enumerate((1 << 21, (1 << 20) - 60), start=1):  # beyond a frame; beyond a wrapped one
-            r.host.answers = {"run.finish": {"x": "y" * size}}
-            await guest.loop_says("run_a", id=number, m="run.finish", p={"token": "tok", "text": ""})
-            assert (await guest.loop_hears())[1]["err"]["code"] == "too_large"
-
-
-async def test_the_end_of_a_loop_is_told_once_and_acknowledged_after() -> None:
-    async with rig() as r:
-        link, guest = await r.attach(runs={"run_a": "tok"})
-        r.host.held.clear()
-        ended = {"run": "run_a", "code": None, "signal": 9}
-        await guest.say(m="loop.ended", seq=1, p=ended)
-        await within(both(link.cancel_run(RunId("run_a"), 1.0), answer(guest, "run.cancel")))  # no ack yet
-        r.host.held.set()
-        assert (await guest.hear("ack"))["p"] == {"seqs": [1]}
-        await guest.say(m="loop.ended", seq=1, p=ended)
-        assert (await guest.hear("ack"))["p"] == {"seqs": [1]}
-        await guest.say(m="loop.ended", seq=2, p={**ended, "run": "run_of_nobody"})
-        assert (await guest.hear("ack"))["p"] == {"seqs": [2]}
-        assert r.host.ended == [("run_a", None, 9)]
-
-
-async def test_a_loop_over_its_rate_is_slowed_down_not_cut_off() -> None:
-    async with rig() as r:
-        link, guest = await r.attach(runs={"run_a": "tok"})
-        began = time.monotonic()
-        for number in range(1, 24):  # run.finish: 10 a second, bursts of 20, but a budget of 10
-            await guest.loop_says("run_a", id=number, m="run.finish", p={"token": "tok", "text": ""})
-            error = (await guest.loop_hears())[1].get("err")
-            assert (error is None) is (number <= 10), (number, error)
-        assert 0.2 <= time.monotonic() - began < 2.0  # the 21st to 23rd wait 100 ms each
-        assert link.alive
-        assert len(r.host.asked) == 10
 
 
 async def test_closing_says_bye_and_tells_nobody() -> None:

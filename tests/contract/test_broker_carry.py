@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from ringfence.wire.credits import CHUNK, WINDOW
-from tests.contract.test_broker import answer, spawned
-from tests.support.broker_rig import rig, spec, until, within
+from tests.contract.test_broker import spawned
+from tests.support.broker_rig import answer, rig, spec, until, within
 from tests.support.scripted_guest import BOX, KEPT
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ringfence.wire.framing import decode
-from tests.support.guest_rig import PYTHON, Box, Host, built_tree, running_box
+from tests.support.guest_rig import Box, built_tree, running_box
+from tests.support.loop_rig import Runs, calls, hostile_main, says, start, take_over
 
 
 @pytest.fixture(scope="module")
@@ -27,93 +26,6 @@ def box(tree: Path) -> Iterator[Box]:
     with running_box(tree) as made:
         yield made
         assert made.process.poll() is None, made.said()
-
-
-def start(run: str, token: str = "t1", checkpoint: str | None = None, text: str = "do it") -> dict[str, Any]:
-    message = {"role": "user", "author": "alice", "text": text, "cursor": 1}
-    return {
-        "run": run,
-        "token": token,
-        "thread": "thr",
-        "actor": "alice",
-        "epoch": 1,
-        "messages": [message],
-        "checkpoint": checkpoint,
-        "next_step": 1,
-        "model": "scripted",
-        "posture": "You are alone.",
-    }
-
-
-class Runs:
-    """Answers the asks of loops as a host would: `replies` of the model in turn, steps journaled by number."""
-
-    def __init__(self, host: Host, replies: list[dict[str, Any]]) -> None:
-        self.host = host
-        self.replies = replies
-        self.said: list[tuple[str, str, dict[str, Any]]] = []
-        self.checkpoints: list[dict[str, Any]] = []
-        self.journal: dict[int, dict[str, Any]] = {}
-        self.finished: dict[str, dict[str, Any]] = {}
-        self.models: dict[str, int] = {}
-
-    def next(self, seconds: float = 10) -> tuple[str, dict[str, Any]]:
-        self.host.until(lambda: self.host.asks, seconds)
-        run, frame = self.host.asks.pop(0)
-        return run, decode(frame)
-
-    def answer(self) -> str:
-        """One ask; its method."""
-        run, ask = self.next()
-        method, p = ask["m"], ask["p"]
-        self.said.append((run, method, p))
-        result: dict[str, Any] = getattr(self, "_" + method.replace(".", "_"))(run, p)
-        self.host.to_loop(run, {"re": ask["id"], "ok": result})
-        return str(method)
-
-    def until_finished(self, *runs: str) -> None:
-        while not set(runs) <= set(self.finished):
-            self.answer()
-
-    def _model_generate(self, run: str, p: dict[str, Any]) -> dict[str, Any]:
-        turn = self.models[run] = self.models.get(run, -1) + 1
-        return self.replies[turn]
-
-    def _step_begin(self, run: str, p: dict[str, Any]) -> dict[str, Any]:
-        if p["tool"] == "shell":
-            return {
-                "decision": "done",
-                "result": {"ok": True, "stdout": f"ran {p['arguments']['command']}"},
-                "reason": "",
-            }
-        if p["n"] in self.journal:
-            return {"decision": "done", "result": self.journal[p["n"]], "reason": ""}
-        return {"decision": "run", "result": None, "reason": ""}
-
-    def _step_end(self, run: str, p: dict[str, Any]) -> dict[str, Any]:
-        self.journal[p["n"]] = p["result"]
-        return {}
-
-    def _checkpoint_save(self, run: str, p: dict[str, Any]) -> dict[str, Any]:
-        self.checkpoints.append(p)
-        return {}
-
-    def _run_finish(self, run: str, p: dict[str, Any]) -> dict[str, Any]:
-        self.finished[run] = p
-        return {}
-
-    def _run_fail(self, run: str, p: dict[str, Any]) -> dict[str, Any]:
-        self.finished[run] = p
-        return {}
-
-
-def calls(*tools: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    made = [{"id": f"c{n}", "name": name, "arguments": arguments} for n, (name, arguments) in enumerate(tools)]
-    return {"text": "", "tool_calls": made, "stop": "tool_calls"}
-
-
-def says(text: str) -> dict[str, Any]:
-    return {"text": text, "tool_calls": [], "stop": "end"}
 
 
 WORK = [
@@ -168,16 +80,18 @@ def test_a_run_from_its_start_to_its_finish(box: Box) -> None:
         runs = Runs(host, WORK)
         assert host.request("run.start", **start("r1"))["pid"] > 1
         runs.until_finished("r1")
-        assert runs.finished["r1"] == {"token": "t1", "text": "all done"}
+        assert runs.finished["r1"] == {"token": "t1", "text": "all done", "seen": 1}
         host.until(lambda: host.loop_ends)
         assert host.loop_ends == [{"run": "r1", "code": 0, "signal": None}]
         assert (box.home / "note.txt").read_text() == "hi\n"
     assert {p["token"] for _, _, p in runs.said} == {"t1"}
     begins = [(p["n"], p["tool"], p["effect"]) for _, method, p in runs.said if method == "step.begin"]
     assert begins == [(1, "shell", "local"), (2, "write", "idempotent"), (3, "read", "pure")]
-    assert [p["boundary"] for p in runs.checkpoints] == ["before_model", "before_effect"] * 2 + [
+    assert [p["boundary"] for p in runs.checkpoints] == [
+        "before_effect",
         "before_model",
-        "final",
+        "before_effect",
+        "before_model",
     ]
     last = next(p for _, method, p in reversed(runs.said) if method == "model.generate")
     texts = [json.loads(m["text"]) for m in last["messages"] if m["role"] == "tool"]
@@ -260,7 +174,7 @@ def test_a_loop_survives_a_host_that_sends_it_nonsense(box: Box) -> None:
         host.to_loop("r1", {"re": 999, "ok": {}})
         host.to_loop("r1", {"m": "rewired", "p": {}})
         host.to_loop("nobody", {"re": 1, "ok": {}})
-        runs = Runs(host, [says("x")])
+        runs = Runs(host, [says("x"), says("x")])  # asked before, and again over what it takes for a new wire
         runs.until_finished("r1")
         host.connection.relay("r1", b"garbage")
         host.send()
@@ -290,7 +204,6 @@ def test_the_loop_guard_ends_a_run_that_comes_to_no_end(box: Box) -> None:
         host.request("run.start", **start("r1"))
         runs.until_finished("r1")
         assert runs.finished["r1"]["code"] == "loop_guard"
-        assert runs.models["r1"] == 49
 
 
 # --- hostile loops ---------------------------------------------------------------------------------------------------
@@ -300,18 +213,9 @@ def test_the_loop_guard_ends_a_run_that_comes_to_no_end(box: Box) -> None:
 def hostile(request: pytest.FixtureRequest) -> Iterator[Box]:
     """A box whose loop has been taken over: `request.param` is what it runs instead of the native loop."""
     with built_tree() as tree:
-        _take_over(tree, request.param)
+        take_over(tree, hostile_main(request.param))
         with running_box(tree) as made:
             yield made
-
-
-def _take_over(tree: Path, code: str) -> None:
-    source = tree / "loop.py"
-    source.write_text(f"import os, time\ndef main(sock, first):\n    sock.setblocking(True)\n    {code}\n")
-    target = tree / "lib/ringfence/guest/loop.pyc"
-    target.unlink()
-    compiled = f"import py_compile; py_compile.compile({str(source)!r}, cfile={str(target)!r}, doraise=True)"
-    subprocess.run([PYTHON, "-I", "-S", "-c", compiled], check=True)
 
 
 @pytest.mark.parametrize(

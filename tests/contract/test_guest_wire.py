@@ -198,6 +198,9 @@ def test_after_the_hello_garbage_ends_the_connection_too(box: Box) -> None:
         ("cmd.stop", {}, "invalid"),
         ("run.cancel", {"run": "nobody", "grace_ms": 1}, "not_found"),
         ("run.start", {}, "invalid"),
+        ("run.steer", {}, "invalid"),
+        ("run.steer", {"run": [], "message": {}}, "invalid"),
+        ("run.wind_down", {"run": "nobody"}, "invalid"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_answered_with_an_error(

@@ -12,9 +12,26 @@ from ringfence.host.broker.bounds import Bounds
 from ringfence.host.broker.broker import WireBroker
 from ringfence.host.broker.link import WireLink
 from ringfence.host.kernel.ports import CommandSpec
+from ringfence.wire.messages import ThreadMessage
 from tests.support.scripted_guest import BOX, SECONDS, AuditLog, RecordingHost, ScriptedGuest
 
 Result = TypeVar("Result")
+RUN_START: dict[str, Any] = {
+    "run": "run_a",
+    "token": "t" * 52,
+    "thread": "thr_a",
+    "actor": "alice",
+    "epoch": 1,
+    "summary": None,
+    "messages": [ThreadMessage("user", "alice", "$ true", 1)],
+    "earlier": 0,
+    "steers": [],
+    "checkpoint": None,
+    "next_step": 1,
+    "model": "scripted",
+    "window": 100_000,
+    "posture": "a box",
+}
 
 
 class Rig:
@@ -62,3 +79,19 @@ async def until(true: Callable[[], bool]) -> None:
 
 def spec(output: Literal["stream", "keep"] = "stream", stdin: Literal["null", "pipe"] = "null") -> CommandSpec:
     return CommandSpec([b"true"], {"LANG": b"C"}, "/home/user", stdin, output, None)
+
+
+async def answer(guest: ScriptedGuest, method: str, **ok: Any) -> dict[str, Any]:
+    """Hears the host's request and answers it; its parameters."""
+    frame = await guest.hear(method)
+    await guest.say(re=frame["id"], ok=ok)
+    params: dict[str, Any] = frame["p"]
+    return params
+
+
+async def asked(guest: ScriptedGuest, number: int, method: str, run: str = "run_a", **params: Any) -> dict[str, Any]:
+    """A loop asks with the token `tok`, unless it is given another one; the reply."""
+    await guest.loop_says(run, id=number, m=method, p={"token": "tok", **params})
+    heard, reply = await guest.loop_hears()
+    assert (heard, reply["re"]) == (run, number)
+    return reply

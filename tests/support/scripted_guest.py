@@ -128,6 +128,13 @@ ENDED: dict[str, Any] = {
     "stdout": None,
     "stderr": None,
 }
+ANSWERS: dict[str, Any] = {  # of the engine, where the empty one is none
+    "run.finish": {"steers": []},
+    "step.begin": {"decision": "run", "result": None, "reason": ""},
+    "model.generate": {"text": "hello", "tool_calls": [], "stop": "end", "usage": None},
+    "thread.read": {"messages": [], "more": False},
+    "blob.get": {"data_b64": "aGk=", "size": 2},
+}
 KEPT: dict[str, Any] = {"head_b64": "aGk=", "tail_b64": "", "total": 2, "dropped": 0}
 
 
@@ -147,7 +154,7 @@ class RecordingHost:
     async def ask(self, box: BoxId, run: RunId, method: str, params: Any) -> Any:
         self.asked.append((run, method, params))
         await self.held.wait()
-        answer = self.answers.get(method, {})
+        answer = self.answers.get(method, ANSWERS.get(method, {}))
         if isinstance(answer, Exception):
             raise answer
         return answer

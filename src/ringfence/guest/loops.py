@@ -18,17 +18,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_LOOPS = 64
+WARM_SECONDS = 1.0  # not while the first run begins
 LINES_PER_SECOND = 1000
 """Ten times what any method of a loop is allowed by the host: no honest loop comes near."""
 MAX_WAITING = 4 * 1024 * 1024
 """Bytes of the host's frames that a loop has not read: four whole frames; it has one ask in flight."""
+MAX_STEERS = MAX_WAITING // 2
+"""Of these, what steers may take: a person who says much must not leave the loop without room for an answer."""
 RECEIVE = 64 * 1024
 
 
 class Loop:
     """One agent loop."""
 
-    __slots__ = ("buffer", "counted", "lines", "pid", "replaced", "run", "since", "sock", "token", "watched")
+    __slots__ = ("behind", "buffer", "counted", "lines", "pid", "replaced", "run", "since", "sock", "token", "watched")
 
     def __init__(self, run: str, token: str, sock: _socket.socket, pid: int) -> None:
         self.run = run
@@ -37,6 +40,7 @@ class Loop:
         self.pid = pid
         self.lines = LineBuffer(MAX_LOOP_FRAME)
         self.buffer = bytearray()  # for the loop
+        self.behind = False  # a steer was left out: it gets no later one either
         self.watched = 0
         self.since = time.monotonic()  # the second in which lines are counted
         self.counted = 0
@@ -44,7 +48,7 @@ class Loop:
 
 
 class Loops:
-    __slots__ = ("_abi", "_by_pid", "_poller", "_runs", "_wire")
+    __slots__ = ("_abi", "_by_pid", "_poller", "_runs", "_warm", "_wire")
 
     def __init__(self, poller: Poller, wire: WireEnd, abi: int) -> None:
         self._poller = poller
@@ -52,6 +56,7 @@ class Loops:
         self._abi = abi
         self._runs: dict[str, Loop] = {}
         self._by_pid: dict[int, Loop] = {}
+        self._warm = False  # the loop's code is here, or will be
 
     @property
     def pids(self) -> set[int]:
@@ -82,6 +87,9 @@ class Loops:
             theirs.close()
         loop = self._runs[run] = self._by_pid[pid] = Loop(run, token, ours, pid)
         self.update()
+        if not self._warm:
+            self._warm = True
+            self._poller.after(WARM_SECONDS, _import_loop)
         return pid
 
     def cancel(self, run: str, grace: float) -> bool:
@@ -103,6 +111,24 @@ class Loops:
             self._kill(loop)
             return
         self._push(loop)
+
+    def steer(self, run: str, message: "dict[str, Any]") -> bool:
+        """False: not delivered, since the loop is behind with reading. It gets no later one either: what it takes up is
+        without a gap, and the rest comes with the answer to its run.finish. True for a loop that is gone: the next one
+        is started with all of them."""
+        loop = self._runs.get(run)
+        if loop is None:
+            return True
+        frame = encode({"m": "steer", "p": {"message": message}})
+        loop.behind = loop.behind or len(loop.buffer) + len(frame) > MAX_STEERS
+        if loop.behind:
+            return False
+        loop.buffer += frame
+        self._push(loop)
+        return True
+
+    def wind_down(self, run: str, seconds: int) -> None:
+        self.deliver(run, encode({"m": "wind_down", "p": {"seconds": seconds}})[:-1])
 
     def rewired(self) -> None:
         """The wire is another one: whatever a loop had asked has ended without an answer."""
@@ -212,6 +238,13 @@ def _pair() -> tuple[_socket.socket, _socket.socket]:
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
     ours.setblocking(False)
     return ours, theirs
+
+
+def _import_loop() -> None:
+    """In PID 1, once a first loop is at work: later ones are forked with their code (2 ms of each turn). It is loaded and
+    never called here."""
+    import ringfence.guest.loop
+    import ringfence.guest.native  # noqa: F401
 
 
 def _live(sock: _socket.socket, first: bytes, abi: int) -> None:

@@ -115,6 +115,15 @@ class Guest:
             raise Refusal("not_found", "no such run")
         self._wire.reply(request, {})
 
+    def _run_steer(self, request: int, p: "dict[str, Any]") -> None:
+        if not self._loops.steer(p["run"], p["message"]):
+            raise Refusal("busy", "the loop is behind with reading: it hears of the rest when it finishes")
+        self._wire.reply(request, {})
+
+    def _run_wind_down(self, request: int, p: "dict[str, Any]") -> None:
+        self._loops.wind_down(p["run"], p["seconds"])
+        self._wire.reply(request, {})
+
     def _stdin(self, p: "dict[str, Any]") -> None:
         self._commands.stdin(p)
 
@@ -183,6 +192,8 @@ _REQUESTS = {
     "cmd.stop": Guest._stop,
     "run.start": Guest._run_start,
     "run.cancel": Guest._run_cancel,
+    "run.steer": Guest._run_steer,
+    "run.wind_down": Guest._run_wind_down,
 }
 _NOTES = {
     "cmd.stdin": Guest._stdin,

@@ -2,9 +2,10 @@
 
 Each returns a dict with `ok`; a failure is a result with `error`, for the model to read. Bytes that are not UTF-8 are
 shown as replacement characters and cannot be edited. Nothing here may read without a bound or write outside the
-person's own folders. (`shell` is in the table, but the host runs it, under the key of its step.)
+person's own folders. (`shell` is offered too, but the host runs it, under the key of its step.)
 """
 
+import json
 import os
 import re
 import stat
@@ -14,22 +15,14 @@ from typing import Any
 
 ROOTS = ("/home/user", "/workspace")
 MAX_READ = 128 * 1024
-"""Bytes of a result: a quarter of a checkpoint."""
+"""Bytes of a file that are read at once."""
+MAX_RESULT = 192 * 1024
+"""Bytes of a result as JSON: the journal takes 256 KiB, and binary data grows to six bytes for each of its own."""
 MAX_FILE = 8 * 1024 * 1024  # of a file that is edited or searched
 MAX_ENTRIES = 1000
 MAX_MATCHES = 200
 MAX_LINE = 500
 MAX_VISITED = 20_000
-
-EFFECTS = {
-    "shell": "local",
-    "read": "pure",
-    "write": "idempotent",
-    "edit": "idempotent",
-    "list": "pure",
-    "search": "pure",
-}
-NAMES = tuple(EFFECTS)
 
 
 class ToolError(Exception):
@@ -116,8 +109,38 @@ def _read(arguments: dict[str, Any]) -> dict[str, Any]:
     start = _number(arguments, "offset", 0)
     length = min(_number(arguments, "length", MAX_READ), MAX_READ)
     data = _content(path)
-    part = data[start : start + length]
-    return {"text": part.decode("utf-8", "replace"), "bytes": len(data), "rest": max(0, len(data) - start - len(part))}
+    part = _whole_characters(data[start : start + length], len(data) - start - length)
+    text = part.decode("utf-8", "replace")
+    while _json_bytes(text) > MAX_RESULT:
+        part = _whole_characters(part[: len(part) // 2], len(part))
+        text = part.decode("utf-8", "replace")
+    return {"text": text, "bytes": len(data), "rest": max(0, len(data) - start - len(part))}
+
+
+def _whole_characters(part: bytes, rest: int) -> bytes:
+    """Without the beginning of a character of UTF-8 whose end is in what comes after, if anything does."""
+    for back in range(1, min(4, len(part)) if rest > 0 else 0):
+        byte = part[-back]
+        if byte >= 0xC0:  # the first of 2, 3 or 4 bytes
+            size = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return part[:-back] if size > back else part
+        if byte < 0x80:
+            break
+    return part
+
+
+def _json_bytes(value: object) -> int:
+    return len(json.dumps(value))
+
+
+def _fitting(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many of the first ones as fit into a result."""
+    left = MAX_RESULT
+    for count, entry in enumerate(entries):
+        left -= _json_bytes(entry) + 2
+        if left < 0:
+            return entries[:count]
+    return entries
 
 
 def _write(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +168,8 @@ def _list(arguments: dict[str, Any]) -> dict[str, Any]:
     path = _path({"path": arguments.get("path", ".")})
     with os.scandir(path) as found:
         entries = sorted(found, key=lambda entry: os.fsencode(entry.name))
-    return {"entries": [_entry(entry) for entry in entries[:MAX_ENTRIES]], "more": max(0, len(entries) - MAX_ENTRIES)}
+    shown = _fitting([_entry(entry) for entry in entries[:MAX_ENTRIES]])
+    return {"entries": shown, "more": len(entries) - len(shown)}
 
 
 def _entry(entry: "os.DirEntry[str]") -> dict[str, Any]:
@@ -165,7 +189,8 @@ def _search(arguments: dict[str, Any]) -> dict[str, Any]:
         found += _matches(path, needle, MAX_MATCHES - len(found))
         if len(found) >= MAX_MATCHES or visited >= MAX_VISITED:
             break
-    return {"matches": found, "files": visited, "complete": len(found) < MAX_MATCHES and visited < MAX_VISITED}
+    shown, full = _fitting(found), len(found) >= MAX_MATCHES or visited >= MAX_VISITED
+    return {"matches": shown, "files": visited, "complete": not full and len(shown) == len(found)}
 
 
 def _files(root: Path) -> Iterator[Path]:

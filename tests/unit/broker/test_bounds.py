@@ -32,7 +32,12 @@ def test_buckets_are_apart_and_bounded() -> None:
     assert buckets.take("a", "n", 1) == 0.0
     for number in range(10_000):
         buckets.take(f"run_{number}", "m", 1)
-    assert len(buckets._all) <= 4096
+    assert len(buckets) <= 512
+    assert buckets.take("run_9999", "m", 1) == 0.0
+    assert buckets.take("run_9999", "m", 1) > 0
+    buckets.forget("run_9999")
+    assert buckets.take("run_9999", "m", 1) == 0.0
+    buckets.forget("nobody")
 
 
 def test_violations_are_told_once_in_ten_seconds_with_a_count() -> None:

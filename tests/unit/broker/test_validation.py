@@ -7,8 +7,22 @@ from typing import Any
 import pytest
 
 from ringfence.host.broker.validation import Shapes
+from ringfence.host.kernel.errors import Failed
 from ringfence.wire.framing import RemoteProtocolError
-from ringfence.wire.messages import METHODS, ChatMessage, Generated, HelloReply, LiveRun, ModelGenerate, ToolCall
+from ringfence.wire.messages import (
+    METHODS,
+    Attachment,
+    ChatMessage,
+    Finished,
+    Generated,
+    HelloReply,
+    LiveRun,
+    ModelGenerate,
+    ThreadMessage,
+    ToolCall,
+    ToolSpec,
+    Usage,
+)
 
 SHAPES = Shapes()
 HELLO: dict[str, Any] = {
@@ -28,13 +42,32 @@ def test_nested_dataclasses_come_out_whole() -> None:
     assert reply == HelloReply(1, "d", "g", 6, 1, [LiveRun("r", "t")], [], [5])
     call: dict[str, Any] = {"id": "1", "name": "shell", "arguments": {"command": "true", "deep": [{"x": 1.5}]}}
     message = {"role": "assistant", "text": "", "tool_calls": [call]}
+    tool: dict[str, Any] = {"name": "shell", "description": "d", "parameters": {"type": "object"}}
     asked = SHAPES.params(
-        METHODS["model.generate"], {"token": "t", "model": "m", "messages": [message], "tools": ["a"]}
+        METHODS["model.generate"],
+        {"token": "t", "model": "m", "call": 1, "messages": [message], "blob": None, "tools": [tool]},
     )
-    assert asked == ModelGenerate("t", "m", [ChatMessage("assistant", "", [ToolCall(**call)])], ["a"])
-    assert SHAPES.result(METHODS["model.generate"], {"text": "", "tool_calls": [], "stop": "end"}) == Generated(
-        "", [], "end"
-    )
+    chat = [ChatMessage("assistant", "", [ToolCall(**call)])]
+    assert asked == ModelGenerate("t", "m", 1, chat, None, [ToolSpec(**tool)])
+    reply = {"text": "", "tool_calls": [], "stop": "end", "usage": {"input_tokens": 1, "output_tokens": 2}}
+    assert SHAPES.result(METHODS["model.generate"], reply) == Generated("", [], "end", Usage(1, 2))
+
+
+def test_what_the_host_says_is_whole_and_of_the_rows_type() -> None:
+    message = ThreadMessage("user", "alice", "hi", 3, [Attachment("a", 1)])
+    plain = {"role": "user", "author": "alice", "text": "hi", "cursor": 3}
+    finish = METHODS["run.finish"]
+    assert SHAPES.answer(finish, Finished([message])) == {
+        "steers": [{**plain, "attachments": [{"path": "a", "size": 1}]}]
+    }
+    assert SHAPES.answer(finish, {"steers": (plain,)}) == {"steers": [{**plain, "attachments": []}]}
+    assert SHAPES.answer(METHODS["run.fail"], None) == {}
+    steer = METHODS["run.steer"]
+    assert SHAPES.say(steer, {"run": "r", "message": message})["message"]["attachments"] == [{"path": "a", "size": 1}]
+    wrong: list[Any] = [None, {}, {"steers": [plain], "more": 1}, {"steers": [{**plain, "cursor": True}]}, [], "x"]
+    for answer in wrong:
+        with pytest.raises(Failed):
+            SHAPES.answer(finish, answer)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +109,7 @@ def test_a_literal_number_is_that_number(stream: object) -> None:
 
 def test_what_was_sent_is_not_in_the_error() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        SHAPES.params(METHODS["run.finish"], {"token": ["a-secret-token"], "text": ""})
+        SHAPES.params(METHODS["run.finish"], {"token": ["a-secret-token"], "text": "", "seen": 1})
     assert "secret" not in str(caught.value)
     assert "token" in str(caught.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,40 @@ def test_a_failed_write_leaves_nothing_behind(home: Path) -> None:
     (home / "d").mkdir()
     assert fails("write", path="d", text="x")
     assert sorted(os.listdir(home)) == ["d"]
+
+
+# --- what a result may be --------------------------------------------------------------------------------------------
+
+
+def test_a_result_is_never_more_than_the_journal_takes(home: Path) -> None:
+    """Bytes that are no text grow to six each as JSON; a line of a match or a name may be long."""
+    (home / "binary").write_bytes(b"\xff" * 200_000)
+    (home / "control").write_bytes(b"\x01" * 200_000)
+    for name in ("binary", "control"):
+        result = use("read", {"path": name})
+        assert result["ok"]
+        assert 0 < len(json.dumps(result)) <= tools.MAX_RESULT + 1000
+        assert result["rest"] + (len(result["text"])) == 200_000
+    folder = home / "names"
+    folder.mkdir()
+    for n in range(1000):
+        (folder / f"{'é' * 120}{n}").write_text("needle" + "\x01" * 600)
+    listed = use("list", {"path": "names"})
+    assert len(json.dumps(listed)) <= tools.MAX_RESULT + 1000
+    assert len(listed["entries"]) + listed["more"] == 1000
+    found = use("search", {"path": "names", "text": "needle"})
+    assert len(json.dumps(found)) <= tools.MAX_RESULT + 1000
+    assert found["matches"] and not found["complete"]
+
+
+def test_a_part_ends_with_a_whole_character(home: Path) -> None:
+    text = "aé日🙂" * 10
+    (home / "f").write_text(text)
+    size, at, read = len(text.encode()), 0, ""
+    for length in (1, 2, 3, 4, 5, 6, 7, 9, 1000):
+        while at < size:
+            part = use("read", {"path": "f", "offset": at, "length": max(length, 4)})
+            assert "\ufffd" not in part["text"]
+            at, read = size - part["rest"], read + part["text"]
+        assert read == text
+        at, read = 0, ""

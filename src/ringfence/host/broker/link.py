@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ringfence.host.broker.asks import Asks
@@ -18,15 +18,16 @@ from ringfence.host.broker.bounds import Bounds
 from ringfence.host.broker.carry import carry_over
 from ringfence.host.broker.commands import WireCommand
 from ringfence.host.broker.exchange import Exchange
+from ringfence.host.broker.frames import check_frame
 from ringfence.host.broker.rate import Buckets
 from ringfence.host.broker.record import BoxRecord
 from ringfence.host.broker.tasks import Tasks
 from ringfence.host.broker.validation import Shapes
 from ringfence.host.broker.violations import Violations
-from ringfence.host.kernel.errors import BoxLost, Failed, RingfenceError
+from ringfence.host.kernel.errors import BoxLost, RingfenceError
 from ringfence.host.kernel.ids import BoxId, RunId
 from ringfence.host.kernel.ports import CommandSpec, GuestHello, LoopHost
-from ringfence.wire.framing import RemoteProtocolError
+from ringfence.wire.framing import RemoteProtocolError, is_wrapped
 from ringfence.wire.messages import (
     GENERATION,
     METHODS,
@@ -122,17 +123,25 @@ class WireLink:
         return command
 
     async def start_run(self, start: Mapping[str, Any]) -> int:
-        params = {name: _plain(value) for name, value in start.items()}
-        try:
-            self._parts.shapes.params(METHODS["run.start"], params)
-        except RemoteProtocolError as error:
-            raise Failed(f"no run.start: {error}") from error
-        self._live().give(params["run"], params["token"])
+        params = self._parts.shapes.say(METHODS["run.start"], start)
+        self._live().runs.give(params["run"], params["token"])
         reply: RunStarted = await self.exchange.request("run.start", params)
         return reply.pid
 
     async def cancel_run(self, run: RunId, grace: float) -> None:
         await self.exchange.request("run.cancel", {"run": run, "grace_ms": round(grace * 1000)})
+
+    async def steer_run(self, run: RunId, message: Mapping[str, Any]) -> None:
+        """Steers of a run reach its loop in the order of these calls. One that raises may not have reached it, and none
+        after it should be sent without it: a loop says in run.finish only up to where it has heard. Conflict: the loop
+        is behind with reading and gets no more in this way. TooLarge: it does not fit in a frame."""
+        await self._tell("run.steer", {"run": run, "message": message})
+
+    async def wind_down(self, run: RunId, seconds: int) -> None:
+        await self._tell("run.wind_down", {"run": run, "seconds": seconds})
+
+    async def _tell(self, method: str, params: Mapping[str, Any]) -> None:
+        await self.exchange.request(method, self._parts.shapes.say(METHODS[method], params))
 
     async def close(self) -> None:
         """Says bye. Commands that have not ended are box_lost for their holders, and go on in the box."""
@@ -150,6 +159,8 @@ class WireLink:
     # --- Sink of the channel -------------------------------------------------------------------------------------
 
     def line(self, line: bytes) -> None:
+        if not is_wrapped(line):  # a loop's frame is judged as that loop's
+            check_frame(line)
         event = self.exchange.connection.receive(line)
         if event.kind == REPLY:
             self.exchange.replied(event)
@@ -188,10 +199,10 @@ class WireLink:
         )
         record = self._record = self._bind(self, reply)
         for run, token in self._hello.runs.items():
-            record.claim_run(run, token)
+            record.runs.claim(run, token)
         self._asks = Asks(record, self.host, self._parts.shapes, self._parts.tasks, self._buckets)
         carry_over(record, self._hello.commands, self.exchange, self._parts.tasks)
-        for run_id in record.broken(self._hello.runs):
+        for run_id in record.runs.broken(self._hello.runs):
             self._parts.tasks.go(self._end_loop(run_id), f"end of the broken loop of {run_id}")
 
     async def _end_loop(self, run: str) -> None:
@@ -228,10 +239,11 @@ class WireLink:
 
     def _hear_loop_ended(self, event: Event, said: LoopEnded, size: int) -> None:
         record, seq = self._live(), event.seq or 0
-        record.loop_ended(said.run)
+        ours = said.run in record.runs
+        record.runs.loop_ended(said.run)
         if self._asks is not None:
             self._asks.ended(said.run)
-        if record.new_report(seq) and record.has_run(said.run):
+        if record.new_report(seq) and ours:
             self._parts.tasks.go(self._tell_loop_ended(seq, said), f"end of the loop of {said.run}")
         else:
             self.exchange.acknowledge(seq)
@@ -276,10 +288,3 @@ def _spawn_params(key: str, spec: CommandSpec) -> dict[str, Any]:
 
 def _b64(data: bytes) -> str:
     return binascii.b2a_base64(data, newline=False).decode("ascii")
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses of wire.messages, and lists of them, as JSON."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 BURST_SECONDS = 2.0
-_MAX_BUCKETS = 4096  # 30 runs at once x 6 methods is 180; a run that is over leaves its few behind until then
+_MAX_SPEAKERS = 512  # PID 1, "" for all unknown runs, and 64 loops; each has at most a bucket for every row
 
 
 class Bucket:
@@ -33,14 +33,24 @@ class Buckets:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._all: dict[tuple[str, str], Bucket] = {}
+        self._all: dict[str, dict[str, Bucket]] = {}  # speaker -> method -> bucket; the oldest speaker first
+
+    def __len__(self) -> int:
+        """Speakers."""
+        return len(self._all)
 
     def take(self, speaker: str, method: str, per_second: int) -> float:
         """As Bucket.take."""
         now = self._now()
-        bucket = self._all.get((speaker, method))
-        if bucket is None:
-            if len(self._all) >= _MAX_BUCKETS:
+        methods = self._all.get(speaker)
+        if methods is None:
+            if len(self._all) >= _MAX_SPEAKERS:
                 del self._all[next(iter(self._all))]
-            bucket = self._all[speaker, method] = Bucket(per_second, now)
+            methods = self._all[speaker] = {}
+        bucket = methods.get(method)
+        if bucket is None:
+            bucket = methods[method] = Bucket(per_second, now)
         return bucket.take(now)
+
+    def forget(self, speaker: str) -> None:
+        self._all.pop(speaker, None)

@@ -7,20 +7,25 @@ what the type does not say: no conversion of a number, a bool or a string into o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import SchemaValidator
+from pydantic_core import SchemaSerializer, SchemaValidator
 
+from ringfence.host.kernel.errors import Failed
 from ringfence.wire.framing import RemoteProtocolError
 from ringfence.wire.messages import METHODS, Method
 
 _CONFIG = ConfigDict(strict=True, extra="forbid")
+_ATOMS = frozenset({bool, float, int, str, type(None)})  # nearly all that there is
 
 
 class Shapes:
     def __init__(self) -> None:
         self._validators: dict[type, SchemaValidator] = {}
+        self._serializers: dict[type, SchemaSerializer] = {}
 
     def params(self, method: Method, raw: dict[str, Any]) -> Any:
         """The dataclass of the method's parameters. RemoteProtocolError: `raw` is not of that shape."""
@@ -29,6 +34,31 @@ class Shapes:
     def result(self, method: Method, raw: dict[str, Any]) -> Any:
         """The dataclass of the method's result, None for a method without one."""
         return None if method.result is None else self._validated(method.result, raw, f"reply to {method.name}")
+
+    def say(self, method: Method, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters that the host is to say, as JSON with every field: dataclasses in them may be of wire.messages.
+        Failed: they are not of that shape, which is a bug of ours."""
+        return self._own(method.params, params, method.name)
+
+    def answer(self, method: Method, result: Any) -> dict[str, Any]:
+        """As `say`, for the result of a loop's ask; None is the empty one."""
+        assert method.result is not None
+        return self._own(method.result, {} if result is None else result, f"reply to {method.name}")
+
+    def _own(self, shape: type, value: Any, what: str) -> dict[str, Any]:
+        try:
+            checked = self._validated(shape, _plain(value), what)
+        except RemoteProtocolError as error:
+            raise Failed(f"the host would have said nonsense: {error}") from error
+        return self._spelled(shape, checked)
+
+    def _spelled(self, shape: type, checked: Any) -> dict[str, Any]:
+        """What asdict gives, at a tenth of its time: a thread of a thousand messages would take it 4 ms."""
+        serializer = self._serializers.get(shape)
+        if serializer is None:
+            serializer = self._serializers[shape] = SchemaSerializer(_adapter(shape).core_schema)
+        spelled: dict[str, Any] = serializer.to_python((checked,))[0]
+        return spelled
 
     def _validated(self, shape: type, raw: dict[str, Any], what: str) -> Any:
         validator = self._validators.get(shape)
@@ -43,6 +73,16 @@ class Shapes:
 def schema() -> dict[str, Any]:
     """JSON Schema of each row of METHODS: `{"<method>": {..., "params": schema, "result": schema | null}}`."""
     return {name: _row(method) for name, method in sorted(METHODS.items())}
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses, and what holds them, as JSON."""
+    kind = type(value)
+    if kind is dict or (kind not in _ATOMS and isinstance(value, Mapping)):
+        return {name: part if type(part) in _ATOMS else _plain(part) for name, part in value.items()}
+    if kind not in _ATOMS and is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _row(method: Method) -> dict[str, Any]:

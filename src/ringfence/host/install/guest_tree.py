@@ -18,7 +18,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2]
 ROOMS = ("wire", "guest")
-LATE = ("guest/loop", "guest/native", "guest/tools", "wire/messages")  # not of PID 1, whose memory they would be
+_LOOP = "loop native asks asking compaction conversation digest guard history plain_json rendering tools toolset"
+LATE = (*(f"guest/{name}" for name in _LOOP.split()), "wire/messages")  # not of PID 1, whose memory they would be
 HEADER = 16  # bytes of a .pyc before its code (PEP 552)
 NO_ROOT = ("apt", "apt-get", "sudo")  # before the host's own in PATH: they explain instead of failing oddly
 
