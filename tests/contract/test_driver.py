@@ -19,9 +19,8 @@ from ringfence.host.kernel.errors import BoxLost, Invalid, NotFound, RingfenceEr
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.ports import CommandSpec
 from ringfence.wire.messages import Generated, StepBegun, ToolCall
-from tests.contract.test_broker import RUN_START
 from tests.support import spawner_rig
-from tests.support.broker_rig import until
+from tests.support.broker_rig import RUN_START, until
 from tests.support.driver_stage import BOX, INSTALLATION, command, stage
 from tests.support.scripted_guest import AuditLog
 
@@ -183,16 +182,16 @@ async def test_a_real_loop_asks_through_the_broker_and_its_end_is_told_once() ->
         link = await s.up()
         call: dict[str, Any] = {"id": "c1", "name": "write", "arguments": {"path": "note", "text": "by the loop"}}
         s.host.answers = {
-            "model.generate": Generated("", [ToolCall(**call)], "tool_calls"),
+            "model.generate": Generated("", [ToolCall(**call)], "tool_calls", None),
             "step.begin": StepBegun("run", None, ""),
         }
         pid = await link.start_run({**RUN_START, "run": "run_real"})
         assert pid > 1
         await until(lambda: any(method == "step.end" for _, method, _ in s.host.asked))
-        s.host.answers["model.generate"] = Generated("all done", [], "end")
+        s.host.answers["model.generate"] = Generated("all done", [], "end", None)
         await until(lambda: s.host.ended == [(RunId("run_real"), 0, None)])
         methods = [method for _, method, _ in s.host.asked]
-        assert methods[:2] == ["checkpoint.save", "model.generate"]
+        assert methods[:2] == ["model.generate", "checkpoint.save"]
         assert methods[-1] == "run.finish"
         assert s.host.asked[-1][2].text == "all done"
         assert await run(link, "x/1", "/bin/cat", "/home/user/note") == (b"by the loop", 0)

@@ -17,13 +17,15 @@ from ringfence.host.engine.parts import Config, Parts
 from ringfence.host.kernel.boxes import Limits
 from ringfence.host.kernel.ids import BoxId, RunId, box_id, sortable
 from ringfence.host.kernel.people import Actor, Scope, UserKind
-from ringfence.host.kernel.ports import Accepted, Outcome
+from ringfence.host.kernel.ports import Accepted, Model, Outcome
 from ringfence.host.kernel.runs import RUN_FINAL, Run, RunState
 from ringfence.host.kernel.threads import Turn
 from ringfence.host.models.scripted import Scripted
 from ringfence.host.store.store import SqlStore, open_store
-from tests.support.fakes import FakeBox, FakeBroker, FakeDriver, Script, World
+from tests.support.fake_driver import FakeDriver
+from tests.support.fakes import FakeBox, FakeBroker, Loop, Script, World
 
+FAR = 1 << 40  # a cursor behind everything that is said: a finish that answers it all
 OPERATOR = Actor(user=None, operator=True, via="socket:0", scopes=frozenset(Scope))
 CONFIG = Config(
     installation="i" * 16,
@@ -35,6 +37,8 @@ CONFIG = Config(
     sweep_seconds=0.05,
     heartbeat_seconds=0.1,
     active_seconds=0.2,
+    watch_seconds=0.05,
+    leave_seconds=0.3,
 )
 
 
@@ -67,15 +71,16 @@ class Numbers:
 
 
 class Rig:
-    def __init__(self, store: SqlStore, world: World, config: Config) -> None:
+    def __init__(self, store: SqlStore, world: World, config: Config, model: Model | None = None) -> None:
         self.store, self.world, self.config = store, world, config
+        self.model: Model = model or Scripted()
         self.ids = Numbers()
         self.driver = FakeDriver(world)
         self.actors: dict[str, Actor] = {}
         self.engine = self._made()
 
     def _made(self) -> Engine:
-        models = {"scripted": Scripted()}
+        models = {"scripted": self.model}
         worker = self.ids.new("krn")
         broker = FakeBroker(self.world)
         return Engine(Parts(self.store, self.driver, broker, models, RealClock(), self.ids, self.config, worker))
@@ -127,6 +132,17 @@ class Rig:
     async def running_command(self, name: str, key: str) -> None:
         await eventually(lambda: key in self.box(name).commands, f"command {key}")
 
+    async def details(self, name: str, thread: str = "t") -> list[dict[str, Any]]:
+        """Why runs failed, as far as the person may read it."""
+        events = await self.engine.threads.events(self.actors[name], "default", thread, 0, 1000)
+        return [event["body"] for event in events if event["kind"] == "run.detail"]
+
+    async def loop(self, said: Accepted) -> Loop:
+        """Of a run, once it is there."""
+        name = next(name for name, actor in self.actors.items() if actor.user and actor.user.id == said.run.actor)
+        await eventually(lambda: said.run.id in self.box(name).loops, f"a loop of {said.run.id}")
+        return self.box(name).loops[said.run.id]
+
     async def states(self, run: RunId) -> list[str]:
         return [step.state.value for step in await self.store.steps.all(run)]
 
@@ -142,11 +158,15 @@ async def eventually(true: Callable[[], Any], what: str = "", seconds: float = 1
 
 @asynccontextmanager
 async def rig(
-    folder: Path, people: tuple[str, ...] = ("alice", "bob"), script: Script | None = None, **config: Any
+    folder: Path,
+    people: tuple[str, ...] = ("alice", "bob"),
+    script: Script | None = None,
+    model: Model | None = None,
+    **config: Any,
 ) -> AsyncIterator[Rig]:
     world = World(folder / "world", script)
     store = await open_store(f"sqlite:///{folder / 'ringfence.db'}", RealClock(), Numbers())
-    made = Rig(store, world, replace(CONFIG, **config))
+    made = Rig(store, world, replace(CONFIG, **config), model)
     try:
         await store.tenants.add("default")
         await made.engine.start()
@@ -159,4 +179,4 @@ async def rig(
         await store.close()
 
 
-__all__ = ["CONFIG", "OPERATOR", "Rig", "RunState", "UserKind", "eventually", "rig"]
+__all__ = ["CONFIG", "FAR", "OPERATOR", "Rig", "RunState", "UserKind", "eventually", "rig"]

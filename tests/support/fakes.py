@@ -1,4 +1,4 @@
-"""A driver, a broker and guests without walls, for tests of the engine: they behave, and commands are real processes.
+"""A broker and guests without walls, for tests of the engine: they behave, and commands are real processes.
 
 A `World` is what lives outside the kernel process: boxes with their commands and loops. It outlives an engine, so that a
 second engine over the same world and store is a restarted server. A wire can be lost, a box killed, a loop killed.
@@ -9,140 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ringfence.host.kernel.boxes import BoxKind, Limits, Observed
-from ringfence.host.kernel.errors import BoxLost, Conflict, NotFound, RingfenceError
+from ringfence.host.kernel.boxes import Limits
+from ringfence.host.kernel.errors import BoxLost, NotFound, RingfenceError, Unavailable
 from ringfence.host.kernel.ids import BoxId, RunId
-from ringfence.host.kernel.ports import CommandSpec, FileInfo, GuestHello, Kept, LoopHost, Outcome, Sight
+from ringfence.host.kernel.ports import CommandSpec, GuestHello, LoopHost
 from ringfence.wire import messages as wire
-
-HEAD, TAIL = 64 * 1024, 192 * 1024
-
-
-class Tasks:
-    """Kept and awaited."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def go(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-class GuestCommand:
-    """A command in a box: a process of its own session."""
-
-    def __init__(self, spec: CommandSpec, process: asyncio.subprocess.Process) -> None:
-        self.spec, self.process = spec, process
-        self.began = asyncio.get_running_loop().time()
-        self.queue: asyncio.Queue[tuple[Literal[1, 2], bytes] | None] = asyncio.Queue()
-        self.kept: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
-        self.reason: Literal["exit", "timeout", "killed", "box_lost"] = "exit"
-        self.ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-    async def watch(self) -> None:
-        assert self.process.stdout is not None and self.process.stderr is not None
-        timer = None
-        if self.spec.timeout is not None:
-            timer = asyncio.get_running_loop().call_later(self.spec.timeout, self.kill, "timeout")
-        await asyncio.gather(self._pump(1, self.process.stdout), self._pump(2, self.process.stderr))
-        code = await self.process.wait()
-        if timer is not None:
-            timer.cancel()
-        self.queue.put_nowait(None)
-        if not self.ended.done():
-            self.ended.set_result(self._outcome(code))
-
-    async def _pump(self, stream: Literal[1, 2], pipe: asyncio.StreamReader) -> None:
-        while data := await pipe.read(48 * 1024):
-            if self.spec.output == "keep":
-                self.kept[stream] += data
-            else:
-                self.queue.put_nowait((stream, data))
-
-    def kill(self, reason: Literal["timeout", "killed", "box_lost"]) -> None:
-        if self.process.returncode is None:
-            self.reason = reason
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-
-    def _outcome(self, code: int) -> Outcome:
-        lost = self.reason == "box_lost"
-        keep = self.spec.output == "keep" and not lost
-        return Outcome(
-            code=code if code >= 0 and not lost else None,
-            signal=-code if code < 0 and not lost else None,
-            reason=self.reason,
-            message="",
-            left=(),
-            duration_ms=round((asyncio.get_running_loop().time() - self.began) * 1000),
-            stdout=_kept(self.kept[1]) if keep else None,
-            stderr=_kept(self.kept[2]) if keep else None,
-        )
-
-
-def _kept(data: bytearray) -> Kept:
-    if len(data) <= HEAD + TAIL:
-        return Kept(bytes(data[:HEAD]), bytes(data[HEAD:]), len(data), 0)
-    return Kept(bytes(data[:HEAD]), bytes(data[-TAIL:]), len(data), len(data) - HEAD - TAIL)
-
-
-class FakeCommand:
-    """ports.Command: a holder of a guest's command."""
-
-    def __init__(self, box: FakeBox, key: str, inner: GuestCommand, attached: bool) -> None:
-        self._box, self._key, self._inner, self._attached = box, key, inner, attached
-
-    @property
-    def pid(self) -> int:
-        return self._inner.process.pid
-
-    @property
-    def attached(self) -> bool:
-        return self._attached
-
-    async def output(self) -> AsyncIterator[tuple[Literal[1, 2], bytes]]:
-        while (chunk := await self._inner.queue.get()) is not None:
-            yield chunk
-
-    async def write(self, data: bytes) -> None:
-        if self._inner.process.stdin is not None:
-            with suppress(OSError):
-                self._inner.process.stdin.write(data)
-                await self._inner.process.stdin.drain()
-
-    async def close_stdin(self) -> None:
-        if self._inner.process.stdin is not None:
-            self._inner.process.stdin.close()
-
-    async def signal(self, number: int) -> None:
-        if self._inner.process.returncode is None:
-            os.killpg(self._inner.process.pid, number)
-
-    async def stop(self, grace: float) -> None:
-        self._inner.kill("killed")
-
-    async def outcome(self) -> Outcome:
-        return await asyncio.shield(self._inner.ended)
-
-    async def release(self) -> None:
-        if self._inner.ended.done():
-            self._box.commands.pop(self._key, None)
+from tests.support.fake_commands import FakeCommand, GuestCommand, Tasks
 
 
 @dataclass(eq=False)
@@ -152,6 +29,14 @@ class Loop:
     box: FakeBox
     start: Mapping[str, Any]
     task: asyncio.Task[Any] | None = None
+    news: list[Mapping[str, Any]] = field(default_factory=list)  # steers that it has not read
+    wound: int | None = None  # seconds that it was told it has
+    winds: int = 0  # how often
+
+    def said(self) -> list[Mapping[str, Any]]:
+        """What has been said to it since it last looked."""
+        news, self.news = self.news, []
+        return news
 
     @property
     def run(self) -> RunId:
@@ -186,6 +71,11 @@ async def answered(ask: Coroutine[Any, Any, Any]) -> Any:
 Script = Callable[[Loop], Awaitable[None]]
 
 
+async def parked(loop: Loop) -> None:
+    """A loop that does nothing of itself: a test asks in its name."""
+    await asyncio.get_running_loop().create_future()
+
+
 @dataclass(eq=False)
 class FakeBox:
     id: BoxId
@@ -199,7 +89,9 @@ class FakeBox:
     deaf: bool = False  # runs and does not say hello
     brittle: float | None = None  # seconds from a wire's hello to its end
     hung: bool = False  # takes a wire and says nothing at all
-    mute: bool = False  # says hello and never answers an order to end a loop
+    mute: bool = False  # says hello and never answers an order to end or steer a loop
+    cancels: int = 0  # orders to end a loop
+    lost_steers: int = 0  # of the next ones
     commands: dict[str, GuestCommand] = field(default_factory=dict)
     spawned: list[str] = field(default_factory=list)  # every key that started a process
     loops: dict[RunId, Loop] = field(default_factory=dict)
@@ -340,17 +232,24 @@ class FakeLink:
     async def start_run(self, start: Mapping[str, Any]) -> int:
         self._check()
         shape = dict(start)
-        shape["messages"] = [wire.ThreadMessage(**message) for message in shape["messages"]]
+        for name in ("messages", "steers"):
+            shape[name] = [thread_message(message) for message in shape[name]]
+        if shape["summary"] is not None:
+            shape["summary"] = wire.Summary(**shape["summary"])
         wire.RunStart(**shape)  # exactly its fields
+        assert len(json.dumps(start)) < 1 << 20, "more than a frame"
         loop = Loop(self.box, start)
-        if loop.run in self.box.loops:
-            raise Conflict("that run has a loop")
+        if loop.run in self.box.loops:  # as PID 1 does: the newest token counts
+            former = self.box.loops.pop(loop.run)
+            assert former.task is not None
+            former.task.cancel()
         self.box.loops[loop.run] = loop
         loop.task = self.world.tasks.go(self.world.drive(loop))
         return 42
 
     async def cancel_run(self, run: RunId, grace: float) -> None:
         self._check()
+        self.box.cancels += 1
         if self.box.mute:
             await self.ended.wait()
             self._check()
@@ -360,8 +259,33 @@ class FakeLink:
         assert loop.task is not None
         loop.task.cancel()
 
+    async def steer_run(self, run: RunId, message: Mapping[str, Any]) -> None:
+        self._check()
+        if self.box.mute:
+            await self.ended.wait()
+            self._check()
+        if self.box.lost_steers:
+            self.box.lost_steers -= 1
+            raise BoxLost("this one is lost")
+        thread_message(message)
+        loop = self.box.loops.get(run)
+        if loop is not None:
+            loop.news.append(message)
+
+    async def wind_down(self, run: RunId, seconds: int) -> None:
+        self._check()
+        loop = self.box.loops.get(run)
+        if loop is not None:
+            loop.wound = seconds
+            loop.winds += 1
+
     async def close(self) -> None:
         self.end()
+
+
+def thread_message(fields: Mapping[str, Any]) -> wire.ThreadMessage:
+    """Exactly its fields."""
+    return wire.ThreadMessage(**{**fields, "attachments": [wire.Attachment(**one) for one in fields["attachments"]]})
 
 
 class FakeBroker:
@@ -391,144 +315,79 @@ class FakeBroker:
         return link
 
 
-class FakeDriver:
-    """ports.Driver."""
-
-    name = "fake"
-
-    def __init__(self, world: World, digest: str = "d1", weak: tuple[str, ...] = ()) -> None:
-        self._world, self._digest, self._weak = world, digest, weak
-
-    async def facts(self) -> dict[str, Any]:
-        return {"mode": "shared", "weak": list(self._weak), "guest_digest": self._digest, "installation": "i"}
-
-    async def provision(self, box: BoxId, kind: BoxKind) -> int:
-        if box not in self._world.boxes:
-            folder = self._world.folder / box
-            folder.mkdir(parents=True)
-            self._world.boxes[box] = FakeBox(box, folder, 5000 + 8 * len(self._world.boxes))
-        return self._world.boxes[box].uid
-
-    async def start(self, box: BoxId, limits: Limits) -> dict[str, Any]:
-        found = self._world.box(box)
-        await asyncio.sleep(self._world.start_seconds)
-        if self._world.fail_start:
-            raise self._world.fail_start.pop(0)
-        if not found.running:
-            found.running, found.starts, found.oom_kills = True, found.starts + 1, 0
-            found.guest, found.limits = f"{box}-{found.starts}", limits
-        return found.identity
-
-    async def stop(self, box: BoxId) -> None:
-        await self._world.kill_box(box)
-
-    async def observe(self, box: BoxId) -> Sight:
-        found = self._world.box(box)
-        return Sight(
-            state=Observed.RUNNING if found.running else Observed.STOPPED,
-            identity=found.identity if found.running else None,
-            uid=found.uid,
-            pids=1 + len(found.commands) if found.running else 0,
-            memory_bytes=1 << 20,
-            memory_peak_bytes=900 << 20,
-            memory_limit_bytes=found.limits.memory,
-            oom_kills=found.oom_kills,
-        )
-
-    async def set_limits(self, box: BoxId, limits: Limits) -> None:
-        self._world.box(box).limits = limits
-
-    async def remove(self, box: BoxId) -> None:
-        await self._world.kill_box(box)
-        shutil.rmtree(self._world.boxes.pop(box).folder)
-
-    async def running(self) -> list[BoxId]:
-        return [box.id for box in self._world.boxes.values() if box.running]
-
-    async def dial(self, box: BoxId, identity: Mapping[str, Any]) -> int:
-        self._world.dials += 1
-        found = self._world.box(box)
-        if not found.running or dict(identity) != found.identity:
-            raise BoxLost(f"box {box} is gone")
-        return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-
-    @asynccontextmanager
-    async def files(self, box: BoxId) -> AsyncIterator[FolderFiles]:
-        yield FolderFiles(self._world.box(box).folder)
-
-
-class FolderFiles:
-    """ports.BoxFiles over a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def _path(self, path: bytes) -> Path:
-        found = self._folder / os.fsdecode(path)
-        if not found.exists():
-            raise NotFound(f"no such file: {path!r}")
-        return found
-
-    def _info(self, path: Path) -> FileInfo:
-        seen = path.lstat()
-        kind: Literal["file", "directory"] = "directory" if path.is_dir() else "file"
-        return FileInfo(os.fsencode(path.name), kind, seen.st_size, seen.st_mode & 0o777, seen.st_mtime_ns, None)
-
-    async def stat(self, path: bytes) -> FileInfo:
-        return self._info(self._path(path))
-
-    async def list(self, path: bytes, after: bytes | None, limit: int) -> list[FileInfo]:
-        found = sorted((self._info(one) for one in self._path(path).iterdir()), key=lambda info: info.name)
-        return [info for info in found if after is None or info.name > after][:limit]
-
-    async def get(self, path: bytes) -> AsyncIterator[bytes]:
-        yield self._path(path).read_bytes()
-
-    @asynccontextmanager
-    async def fetch(self, path: bytes) -> AsyncIterator[tuple[FileInfo, AsyncIterator[bytes]]]:
-        yield self._info(self._path(path)), self.get(path)
-
-    async def put(self, path: bytes, data: AsyncIterator[bytes], mode: int) -> FileInfo:
-        target = self._folder / os.fsdecode(path)
-        target.write_bytes(b"".join([chunk async for chunk in data]))
-        target.chmod(mode)
-        return self._info(target)
-
-    async def remove(self, path: bytes, recursive: bool) -> None:
-        self._path(path).unlink()
-
-    async def usage(self) -> tuple[int, int]:
-        found = list(self._folder.iterdir())
-        return sum(one.stat().st_size for one in found), len(found)
-
-
 # --- loops -----------------------------------------------------------------------------------------------------------
 
 
+TOOLS = [wire.ToolSpec(name, "", {"type": "object"}) for name in ("shell", "read", "write")]
+
+
 async def native(loop: Loop) -> None:
-    """What the native loop does: model, tools, checkpoints, finish. Its messages are its state."""
-    token = loop.start["token"]
-    if loop.start["checkpoint"] is not None:
-        state = json.loads(loop.start["checkpoint"])
-    else:
-        spoken = [{"role": _ROLES[m["role"]], "text": m["text"]} for m in loop.start["messages"]]
-        state = {"messages": [{"role": "system", "text": loop.start["posture"]}, *spoken], "n": 0}
+    """What the native loop does: model, tools, checkpoints, steers, finish. Its messages are its state, and a step is
+    begun only when a checkpoint has the call: an attempt that asks its model anew has nothing in the journal for it."""
+    state = _fresh(loop.start) if loop.start["checkpoint"] is None else json.loads(loop.start["checkpoint"])
+    steers = list(loop.start["steers"])
     while True:
-        await loop.ask("checkpoint.save", wire.CheckpointSave(token, "before_model", state["n"], json.dumps(state)))
-        chat = [_chat(message) for message in state["messages"]]
-        said = await loop.ask("model.generate", wire.ModelGenerate(token, "scripted", chat, ["shell", "read", "write"]))
-        wire.Generated(**said)
-        if not said["tool_calls"]:
-            await loop.ask("run.finish", wire.RunFinish(token, said["text"]))
-            return
-        state["messages"].append({"role": "assistant", "text": "", "tool_calls": said["tool_calls"]})
-        for call in said["tool_calls"]:
+        for call in _pending(state):
             state["n"] += 1
-            result = await _step(loop, token, state["n"], call)
+            result = await _step(loop, state["n"], call)
             state["messages"].append({"role": "tool", "text": json.dumps(result), "tool_call_id": call["id"]})
+        _take_up(state, [*steers, *loop.said()])
+        state["wound"] = state["wound"] or loop.wound is not None
+        await _save(loop, "before_model", state)
+        said = await _think(loop, state)
+        if said["tool_calls"]:
+            await _save(loop, "before_effect", state)
+            continue
+        finish = wire.RunFinish(loop.start["token"], said["text"], state["seen"])
+        steers = (await loop.ask("run.finish", finish))["steers"]
+        if not steers:
+            return
+
+
+async def _save(loop: Loop, boundary: Literal["before_model", "before_effect"], state: dict[str, Any]) -> None:
+    token = loop.start["token"]
+    await loop.ask("checkpoint.save", wire.CheckpointSave(token, boundary, state["n"], json.dumps(state), []))
+
+
+async def _think(loop: Loop, state: dict[str, Any]) -> Any:
+    state["calls"] += 1
+    chat = [_chat(message) for message in state["messages"]]
+    tools = [] if state["wound"] else TOOLS
+    asks = wire.ModelGenerate(loop.start["token"], "scripted", state["calls"], chat, None, tools)
+    try:
+        said = await loop.ask("model.generate", asks)
+    except Unavailable:
+        if state["wound"] or loop.wound is None:
+            raise
+        state["wound"] = True  # its time was over while it waited
+        return await _think(loop, state)
+    _generated(said)
+    state["messages"].append({"role": "assistant", "text": said["text"], "tool_calls": said["tool_calls"]})
+    return said
+
+
+def _pending(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Calls of the last answer without a result."""
+    calls = [message for message in state["messages"] if message["role"] == "assistant" and message.get("tool_calls")]
+    done = {message.get("tool_call_id") for message in state["messages"] if message["role"] == "tool"}
+    return [call for call in calls[-1]["tool_calls"] if call["id"] not in done] if calls else []
 
 
 _ROLES = {"user": "user", "agent": "assistant"}
+
+
+def _fresh(start: Mapping[str, Any]) -> dict[str, Any]:
+    spoken = [{"role": _ROLES[m["role"]], "text": m["text"]} for m in start["messages"]]
+    system = {"role": "system", "text": start["posture"]}
+    seen = start["messages"][-1]["cursor"]
+    return {"messages": [system, *spoken], "n": 0, "calls": 0, "seen": seen, "wound": False}
+
+
+def _take_up(state: dict[str, Any], steers: list[Mapping[str, Any]]) -> None:
+    for message in steers:
+        if message["cursor"] > state["seen"]:
+            state["messages"].append({"role": "user", "text": message["text"]})
+            state["seen"] = message["cursor"]
 
 
 def _chat(message: Mapping[str, Any]) -> wire.ChatMessage:
@@ -536,7 +395,16 @@ def _chat(message: Mapping[str, Any]) -> wire.ChatMessage:
     return wire.ChatMessage(message["role"], message["text"], calls, message.get("tool_call_id"))
 
 
-async def _step(loop: Loop, token: str, n: int, call: Mapping[str, Any]) -> Any:
+def _generated(said: Mapping[str, Any]) -> None:
+    """Exactly the fields of the answer."""
+    shape = dict(said)
+    if shape["usage"] is not None:
+        shape["usage"] = wire.Usage(**shape["usage"])
+    wire.Generated(**shape)
+
+
+async def _step(loop: Loop, n: int, call: Mapping[str, Any]) -> Any:
+    token = loop.start["token"]
     effect: Literal["local", "idempotent"] = "local" if call["name"] == "shell" else "idempotent"
     begun = await loop.ask("step.begin", wire.StepBegin(token, n, call["name"], call["arguments"], effect))
     wire.StepBegun(**begun)

@@ -8,7 +8,7 @@ import logging
 
 from ringfence.host.engine.links import Links
 from ringfence.host.engine.parts import Parts
-from ringfence.host.kernel.errors import RingfenceError
+from ringfence.host.kernel.errors import NotFound, RingfenceError
 
 
 class Activity:
@@ -28,6 +28,8 @@ class Activity:
                 continue
             try:
                 await self._parts.store.boxes.update(slot.box, active=True)
+            except NotFound:  # removed, also by another server: nothing of it is at work
+                self._links.drop(slot)
             except RingfenceError as error:
                 self._log.warning("box %s: last activity was not written: %s", slot.box, error)
             else:

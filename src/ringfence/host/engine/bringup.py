@@ -50,7 +50,8 @@ class BringUp:
 
     def reachable(self, box: BoxId) -> Link | None:
         """The box's wire, if there is one. Starts nothing."""
-        return self._links.slot(box).wire()
+        slot = self._links.find(box)
+        return None if slot is None else slot.wire()
 
     def _fly(self, slot: Slot, work: Coroutine[Any, Any, Link]) -> asyncio.Future[Link]:
         flight = self._crew.begin(work, f"box {slot.box}")
@@ -87,9 +88,7 @@ class BringUp:
 
     async def _up(self, slot: Slot) -> Link:
         store, driver = self._parts.store, self._parts.driver
-        box = await store.boxes.get(slot.box)
-        if box.desired is Desired.REMOVED:
-            raise NotFound(f"no such box: {box.id!r}")
+        box = await self._kept(slot)
         uid = box.uid or await driver.provision(box.id, box.kind)
         identity = await self._started(box)
         fresh = identity != box.identity
@@ -106,6 +105,17 @@ class BringUp:
                 raise result
         assert not isinstance(link, BaseException)
         return link
+
+    async def _kept(self, slot: Slot) -> Box:
+        """NotFound: it is removed, and nothing is remembered of it."""
+        try:
+            box = await self._parts.store.boxes.get(slot.box)
+            if box.desired is Desired.REMOVED:
+                raise NotFound(f"no such box: {box.id!r}")
+        except NotFound:
+            self._links.drop(slot)
+            raise
+        return box
 
     async def _started(self, box: Box) -> dict[str, Any]:
         """The driver's record of the box's PID 1. The start and the write of the intent go at once, and both are done
@@ -140,7 +150,7 @@ class BringUp:
             return await self._parts.store.boxes.update(box.id, observed=Observed.STOPPED, uid=uid)
 
     async def down(self, box: BoxId, desired: Desired) -> Box:
-        """Every process of the box ended. Idempotent."""
+        """Every process of the box ended. Idempotent. Nothing is kept of one that is removed."""
         slot = self._links.slot(box)
         if slot.lock.locked():  # dialling a guest that does not answer takes half a minute: without it, none
             with suppress(NotFound):
@@ -156,11 +166,15 @@ class BringUp:
             if row.observed is not Observed.ABSENT:
                 row = await store.boxes.update(box, observed=Observed.STOPPED)
         await self._lost(box)
+        if desired is Desired.REMOVED:
+            self._links.drop(slot)
         return row
 
     async def link_lost(self, box: BoxId) -> None:
         """The wire ended and no newer one is there. Dials again, or finds the box gone; returns when that is known."""
-        slot = self._links.slot(box)
+        slot = self._links.find(box)
+        if slot is None:
+            return
         while slot.link is not None and not slot.link.alive:  # else closed by us, or replaced already
             flight = slot.flight or self._fly(slot, self._redial(slot))
             try:

@@ -47,21 +47,26 @@ class Crew:
 
     def go(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Starts a task whose result nobody waits for."""
-        self._task(self._guarded(work, name), name)
+        self._task(self._guarded(work, name), work, name)
 
     def begin(self, work: Coroutine[Any, Any, Result], name: str) -> asyncio.Future[Result]:
         """Starts a task; the future has its result or its error. A waiter that is cancelled does not end the task."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._task(_into(future, work), name)
+        task = self._task(_into(future, work), work, name)
+        task.add_done_callback(lambda _: future.cancel())  # one that was cancelled before it began; else nothing
         return future
 
-    def _task(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _task(self, around: Coroutine[Any, Any, None], work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[None]:
+        """`around` awaits `work`. Both are closed, should neither ever begin: the group ends while they are made."""
         if self._group is None:
+            around.close()
             work.close()
             raise Unavailable("the server is stopping", remedy="try again in a moment")
-        task = self._group.create_task(work, name=name)
+        task = self._group.create_task(around, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())
+        return task
 
     async def _guarded(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         try:

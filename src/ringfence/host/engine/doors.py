@@ -6,7 +6,8 @@ own is in the audit before it is done.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.access import (
@@ -64,27 +65,35 @@ class Doors:
             raise Refused(f"only an operator may do this: {action.value}", remedy="ask an operator of this server")
         await self._pass(verdict, action, actor, subject)
 
-    async def thread(self, action: Action, actor: Actor, tenant: str, name: str) -> tuple[Thread, Relation]:
+    async def thread(
+        self, action: Action, actor: Actor, tenant: str, name: str, details: Mapping[str, Any] | None = None
+    ) -> tuple[Thread, Relation]:
+        """`details`: of the audit row, when the act is recorded."""
         try:
-            row = await self._parts.store.tenants.get(tenant)
-            thread = await self._parts.store.threads.get(row.id, name)
+            thread = await self._parts.store.reads.thread(tenant, name)
         except NotFound:
             raise no_thread(name) from None
-        relation = towards_thread(actor, thread.tenant, thread.members)
-        await self.over_thread(action, actor, thread, relation, name)
-        return thread, relation
-
-    async def over_thread(self, action: Action, actor: Actor, thread: Thread, relation: Relation, name: str) -> None:
+        relation = await self.relation(actor, thread)
         verdict = decide(action, actor, relation)
         if verdict.answer is Answer.HIDE:
             raise no_thread(name)
-        await self._pass(verdict, action, actor, f"thread:{thread.id}")
+        await self._pass(verdict, action, actor, f"thread:{thread.id}", details)
+        return thread, relation
 
-    async def _pass(self, verdict: Verdict, action: Action, actor: Actor, subject: str) -> None:
+    async def relation(self, actor: Actor, thread: Thread) -> Relation:
+        """What the actor is to the thread now: an operator who has broken its glass is GLASS until it closes."""
+        found = towards_thread(actor, thread.tenant, thread.members)
+        if found is Relation.OPERATOR and await self._parts.store.threads.glass(thread.id, actor.via):
+            return Relation.GLASS
+        return found
+
+    async def _pass(
+        self, verdict: Verdict, action: Action, actor: Actor, subject: str, details: Mapping[str, Any] | None = None
+    ) -> None:
         if verdict.answer is Answer.REFUSE:
             refuse(verdict)
         if verdict.recorded:
-            await self._parts.store.audit.record(actor, action.value, subject, {})
+            await self._parts.store.audit.record(actor, action.value, subject, details or {})
 
 
 def refuse(verdict: Verdict) -> NoReturn:

@@ -9,29 +9,39 @@ from __future__ import annotations
 import logging
 
 from ringfence.host.engine.activity import Activity
-from ringfence.host.engine.asks import Asks
+from ringfence.host.engine.asks import Asks, handlers
+from ringfence.host.engine.attachments import Attachments
 from ringfence.host.engine.boxes import BoxKeeper
 from ringfence.host.engine.bringup import BringUp
+from ringfence.host.engine.cancels import Cancels
 from ringfence.host.engine.commands import Commands
 from ringfence.host.engine.crew import Crew
+from ringfence.host.engine.deadlines import Deadlines
 from ringfence.host.engine.doors import Doors
+from ringfence.host.engine.endings import Endings
 from ringfence.host.engine.files import Files
 from ringfence.host.engine.health import Health
+from ringfence.host.engine.history_asks import HistoryAsks
+from ringfence.host.engine.leaving import Leaving
 from ringfence.host.engine.links import Links, Slot
-from ringfence.host.engine.live import LiveRuns
+from ringfence.host.engine.live import Held, LiveRuns
+from ringfence.host.engine.model_asks import ModelAsks
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.people import People
 from ringfence.host.engine.reconcile import Reconcile
 from ringfence.host.engine.redrive import Redriver
 from ringfence.host.engine.runs import Runs
-from ringfence.host.engine.shell import STOP_GRACE, ShellSteps
+from ringfence.host.engine.shell import ShellSteps
+from ringfence.host.engine.state_asks import StateAsks
+from ringfence.host.engine.steering import Steering
+from ringfence.host.engine.step_asks import StepAsks
 from ringfence.host.engine.sweep import Sweep
 from ringfence.host.engine.threads import Threads
+from ringfence.host.engine.viewers import Viewers
 from ringfence.host.engine.work import Work
 from ringfence.host.kernel.errors import RingfenceError
 from ringfence.host.kernel.ids import BoxId, RunId, UserId
 from ringfence.host.kernel.ports import Link
-from ringfence.host.kernel.runs import RUN_FINAL, Run
 
 
 class Engine:
@@ -40,21 +50,44 @@ class Engine:
         self._log = logging.getLogger("ringfence.engine")
         self._stopping = False
         self._crew, self._live, self._links = Crew(), LiveRuns(), Links(parts)
-        self._redriver = Redriver(parts, self._live, self._wake, self._over)
-        self._sweep = Sweep(parts, self._crew, self._live, self._links, self._redriver)
+        self._viewers = Viewers(parts.store.events.changed)
+        self._leaving = Leaving(parts, self._crew, self._live)
+        self._redriver = Redriver(parts, self._live, self._wake, self._over, self._leaving.left)
+        self._sweep = Sweep(
+            parts, self._crew, self._live, self._links, self._redriver, self._leaving, self._carries_on, self._over
+        )
         self._bringup = BringUp(parts, self._crew, self._links, self._sweep.box_lost)
-        self._work = Work(parts, self._crew, self._live, self._bringup, self._redriver)
+        self._steering = Steering(parts, self._crew, self._live, self._bringup.reachable)
+        self._work = Work(
+            parts, self._crew, self._live, self._bringup, self._redriver, self._steering, self._leaving, self._begun
+        )
+        self._cancels = Cancels(parts.clock, self._crew, self._live, self._redriver, self._work.stop_loop)
         self._shell = ShellSteps(self._crew, self._links, parts.driver, parts.clock)
         self._activity = Activity(parts, self._links)
         self._reconcile = Reconcile(parts, self._bringup)
-        self._asks = Asks(
+        endings = Endings(parts, self._redriver)
+        self._deadlines = Deadlines(
             parts,
             self._crew,
             self._live,
+            endings,
+            self._leaving,
+            self._bringup.reachable,
+            self._work.stop_loop,
+        )
+        self._asks = Asks(
+            parts,
+            self._live,
             self._links,
-            self._redriver,
-            self._shell,
-            stop_loop=self._work.stop_loop,
+            endings,
+            handlers(
+                ModelAsks(parts, self._viewers.publish),
+                StepAsks(parts, self._shell, endings, self._stop_loop),
+                StateAsks(parts),
+                HistoryAsks(parts),
+                endings,
+            ),
+            stop=self._stop_loop,
             loop_ended=self._sweep.loop_ended,
             link_lost=self._link_lost,
         )
@@ -63,8 +96,9 @@ class Engine:
         self.commands = Commands(parts, self._crew, doors, self._links, self._bringup)
         self.files = Files(parts, doors, self._bringup)
         self.boxes = BoxKeeper(parts, doors, self._links, self._bringup)
-        self.threads = Threads(parts, doors, self._wake)
-        self.runs = Runs(parts, doors, self._cancelled)
+        attachments = Attachments(parts, self._bringup)
+        self.threads = Threads(parts, doors, self._wake, self._steering.said, self._viewers, attachments)
+        self.runs = Runs(parts, doors, self._cancels.cancelled, self._wake)
         self.people = People(parts, doors, self._bringup, self._user_removed)
         self.health = Health(parts, self._links, self._live, self._work, self._reconcile)
 
@@ -81,6 +115,7 @@ class Engine:
         await self._reconcile.run()
         self._work.start()
         self._sweep.start()
+        self._deadlines.start()
         self._crew.go(self._activity.loop(), "activity")
         self._log.info("%d boxes adopted, %d runs adopted", self.adopted, self._sweep.runs_adopted)
 
@@ -99,9 +134,22 @@ class Engine:
     def _wake(self) -> None:
         self._work.wake()
 
+    def _begun(self, held: Held) -> None:
+        self._deadlines.look_at(held)
+
     def _over(self, run: RunId, box: BoxId) -> None:
         if not self._stopping:
             self._crew.go(self._shell.discard(box, run), f"discard {run}")
+
+    def _stop_loop(self, held: Held) -> None:
+        self._crew.go(self._work.stop_loop(held), f"stop {held.id}")
+
+    def _carries_on(self, held: Held) -> None:
+        """Its loop has another wire or kernel, and may have missed what was said or that it is to end."""
+        if held.cancelled is not None:
+            self._crew.go(self._cancels.cancelled(held.run), f"cancel {held.id}")
+        else:
+            self._steering.tell(held)
 
     async def _greet(self, slot: Slot, link: Link) -> None:
         self.commands.take_over(slot, link)
@@ -111,21 +159,13 @@ class Engine:
         if not self._stopping:
             await self._bringup.link_lost(box)
 
-    async def _cancelled(self, run: Run) -> None:
-        held = self._live.get(run.id)
-        if held is None or run.state in RUN_FINAL:
-            return
-        held.cancelled = True
-        await self._work.stop_loop(held, STOP_GRACE)
-        if held.box is not None:
-            self._over(run.id, held.box)
-
     async def _user_removed(self, user: UserId) -> None:
         self.commands.forget(user)
+        self._viewers.forget(user)
         for held in self._live:
             if held.run.actor != user:
                 continue
             try:
-                await self._cancelled(await self._parts.store.runs.cancel(held.id))
+                await self._cancels.cancelled(await self._parts.store.runs.cancel(held.id))
             except RingfenceError as error:
                 self._log.warning("run %s of a removed user: %s", held.id, error)

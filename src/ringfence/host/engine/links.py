@@ -1,6 +1,6 @@
 """The map from a box to its wire, and what the engine remembers of a running box. Dials and attaches; starts nothing.
 
-A slot lives as long as the server: it is the place where everybody who wants one box meets.
+A slot lives as long as its box, or the server: it is the place where everybody who wants one box meets.
 """
 
 from __future__ import annotations
@@ -56,6 +56,15 @@ class Links:
             found = self._slots[box] = Slot(box, Kills())
             found.settled.set()
         return found
+
+    def find(self, box: BoxId) -> Slot | None:
+        """For who only looks: makes none."""
+        return self._slots.get(box)
+
+    def drop(self, slot: Slot) -> None:
+        """The box is removed. Whoever has the slot may go on with it. Idempotent."""
+        if self._slots.get(slot.box) is slot:
+            del self._slots[slot.box]
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(list(self._slots.values()))

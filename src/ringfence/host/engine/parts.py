@@ -24,6 +24,11 @@ class Config:
     sweep_seconds: float = 1.0
     heartbeat_seconds: float = 5.0  # kernel.runs.HEARTBEAT_SECONDS
     active_seconds: float = 10.0  # between two writes of a box's last_active_at
+    soft_seconds: float = 10_800.0  # of work, then a run is told to come to an end; 0 = never
+    hard_seconds: float = 14_400.0  # of work, then it is ended; 0 = never
+    model_timeout_seconds: float = 600.0  # one answer of the model, from its first byte to its last
+    watch_seconds: float = 1.0  # between two looks at deadlines and at loops whose run is over
+    leave_seconds: float = 5.0  # how long a loop may stay when its run is over
 
 
 @dataclass(frozen=True, slots=True)

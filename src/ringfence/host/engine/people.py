@@ -14,6 +14,7 @@ from datetime import timedelta
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.doors import Doors, no_tenant, no_user, refuse
 from ringfence.host.engine.parts import Parts
+from ringfence.host.engine.presence import BY_TOKEN, NEW_TOKEN, Presence, Presences, check_token
 from ringfence.host.kernel.access import Action, Answer, Verdict, decide, grantable, towards_user
 from ringfence.host.kernel.boxes import Desired, Observed
 from ringfence.host.kernel.errors import Invalid, NotFound, Refused, Unauthenticated
@@ -24,7 +25,6 @@ from ringfence.host.kernel.people import Actor, Scope, Tenant, Token, User, User
 PREFIX = "rf_"  # so that a leaked token is found by scanners
 MAX_NOTE = 200
 MAX_TTL_SECONDS = 10 * 366 * 86400.0
-_NEW_TOKEN = "ringfence token add --user NAME"
 
 
 def secret_hash(secret: str) -> str:
@@ -37,6 +37,7 @@ class People:
     ) -> None:
         """`removed`: ends what a removed user has at work."""
         self._parts, self._doors, self._bringup, self._removed = parts, doors, bringup, removed
+        self._presences = Presences(parts)
 
     # --- who -----------------------------------------------------------------------------------------------------
 
@@ -45,19 +46,18 @@ class People:
         try:
             token, user = await self._parts.store.tokens.find(secret_hash(secret))
         except NotFound:
-            raise Unauthenticated("the token is not valid", remedy=_NEW_TOKEN) from None
-        if token.expires_at is not None and token.expires_at <= self._parts.clock.now():
-            raise Unauthenticated(
-                f"the token expired at {token.expires_at.isoformat(timespec='seconds')}", remedy=_NEW_TOKEN
-            )
-        if user.disabled:
-            raise Unauthenticated("the token's user is disabled", remedy="ask an operator of this server")
-        operator, via = Scope.OPERATOR in token.scopes, f"token:{token.id}"
+            raise Unauthenticated("the token is not valid", remedy=NEW_TOKEN) from None
+        check_token(token, user, self._parts.clock.now())
+        operator, via = Scope.OPERATOR in token.scopes, f"{BY_TOKEN}{token.id}"
         return Actor(user=user, operator=operator, via=via, scopes=token.scopes, expires_at=token.expires_at)
 
     def operator(self, uid: int, gid: int, pid: int) -> Actor:
         """Somebody whom the operator socket let in. `gid`, `pid` are of no use for a decision."""
         return Actor(user=None, operator=True, via=f"socket:{uid}", scopes=frozenset(Scope))
+
+    def presence(self, actor: Actor) -> Presence:
+        """Of a connection that stays open: until when the actor may speak over it. To be closed by the caller."""
+        return self._presences.open(actor)
 
     async def act_as(self, actor: Actor, tenant: str, user: str) -> Actor:
         """The actor with that user's rights and no others. Recorded before it is used."""
@@ -121,11 +121,15 @@ class People:
         return await self._doors.user(Action.USER_SEE, actor, tenant, name)
 
     async def user_remove(self, actor: Actor, tenant: str, name: str, purge: bool = False) -> None:
-        """Revoked and tombstoned first, so that nothing new begins; then stopped. The tree is kept, or deleted now."""
+        """Revoked and tombstoned first, so that nothing new begins; then stopped. The tree is kept, or deleted now. The
+        user's runs end cancelled without a reply, also the one at work; what was said before stays in the threads, under
+        the name of then, and everybody else's turns go on."""
         target = await self._doors.user(Action.USER_CHANGE, actor, tenant, name)
         store = self._parts.store
         box = await store.boxes.home_of(target, self._parts.driver.name, self._parts.config.limits)
+        theirs = [token.id for token in await store.tokens.all(target.id)]
         await store.users.remove(target.id)
+        self._presences.user_removed(target.id, theirs)
         await self._removed(target.id)
         await self._bringup.down(box.id, Desired.REMOVED)
         if purge:
@@ -171,6 +175,7 @@ class People:
         if token_id not in {token.id for token in await self._parts.store.tokens.all(target.id)}:
             raise NotFound(f"no such token: {token_id!r}", remedy=f"ringfence token ls --user {user}")
         await self._parts.store.tokens.remove(TokenId(token_id))
+        self._presences.token_removed(TokenId(token_id))
 
 
 def _kind(kind: str) -> UserKind:

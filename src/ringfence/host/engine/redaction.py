@@ -1,7 +1,7 @@
 """An event as an actor may see it. Pure.
 
 Members see text, and that steps happened; what a step did is for the actor of its run alone. An operator who is no
-member sees that things happened: no text, no tool, no argument.
+member sees that things happened: no text, no tool, no argument. Breaking the glass shows the text, and no more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from ringfence.host.kernel.threads import Event, EventKind
 
 ACTOR_ONLY = frozenset({EventKind.STEP_BEGUN, EventKind.STEP_ENDED, EventKind.RUN_DETAIL})
 TEXT = frozenset({EventKind.MESSAGE, EventKind.REPLY})
+READERS = frozenset({Relation.MEMBER, Relation.GLASS})  # of text
+REMOVED = "(removed)"  # in the place of a name: no name has parentheses
 # What is left of a body that is not for the actor. A key that is not named here is not shown.
 _BARE: dict[EventKind, frozenset[str]] = {
     EventKind.STEP_BEGUN: frozenset({"n"}),
@@ -27,15 +29,16 @@ _BARE: dict[EventKind, frozenset[str]] = {
 
 
 def redacted(event: Event, actor: Actor, relation: Relation, names: Mapping[UserId, str]) -> dict[str, Any]:
-    """{"cursor", "kind", "actor" (a name), "turn", "run", "body", "at" (ISO 8601)}."""
+    """{"cursor", "kind", "actor" (a name, or REMOVED), "turn", "run", "body", "at" (ISO 8601)}."""
     own = actor.user is not None and actor.user.id == event.actor
     member = relation is Relation.MEMBER
-    hidden = (event.kind in ACTOR_ONLY and not (own and member)) or (event.kind in TEXT and not member)
+    unread = event.kind in TEXT and relation not in READERS
+    hidden = unread or (event.kind in ACTOR_ONLY and not (own and member))
     body = {k: v for k, v in event.body.items() if k in _BARE[event.kind]} if hidden else dict(event.body)
     return {
         "cursor": event.cursor,
         "kind": event.kind.value,
-        "actor": names.get(event.actor) if event.actor is not None else None,
+        "actor": names.get(event.actor, REMOVED) if event.actor is not None else None,
         "turn": event.turn,
         "run": event.run,
         "body": body,

@@ -5,113 +5,120 @@ Recorded steps are not sent: the loop asks again from its checkpoint and is answ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
+from ringfence.host.engine.history import (
+    FRAME_BYTES,
+    OVERHEAD,
+    TAIL_BYTES,
+    History,
+    ascii_bytes,
+    cut,
+    first,
+    frame_bytes,
+    newest,
+    spoken,
+)
 from ringfence.host.engine.parts import Parts, weak
 from ringfence.host.kernel.boxes import Box
-from ringfence.host.kernel.errors import TooLarge
-from ringfence.host.kernel.ids import ThreadId, TurnId
-from ringfence.host.kernel.people import User
+from ringfence.host.kernel.errors import NotFound, TooLarge, Unavailable
 from ringfence.host.kernel.posture import Posture, paragraph
+from ringfence.host.kernel.reads import Brief
 from ringfence.host.kernel.runs import Run, StepState
-from ringfence.host.kernel.threads import Message, Thread
-
-TAIL_BYTES = 256 * 1024  # of text, UTF-8 (architecture.md section 6)
-FRAME_BYTES = 1 << 20  # of the whole run.start on the wire, in ASCII JSON
-_OVERHEAD = 16 * 1024  # names, ids and the envelope
-_PAGE = 200
-_WORST = 12  # bytes of ASCII JSON that one character may take: two escapes of six
+from ringfence.host.kernel.threads import Message, Summary
 
 
-def ascii_bytes(text: str) -> int:
-    """Length of the text as it travels: ASCII JSON."""
-    return len(json.dumps(text))
-
-
-def next_step(steps: Sequence[Any]) -> int:
+def next_step(steps: Mapping[int, StepState]) -> int:
     """The first number that the journal has no end for."""
-    ended = {step.n for step in steps if step.state is not StepState.BEGUN}
     n = 1
-    while n in ended:
+    while steps.get(n, StepState.BEGUN) is not StepState.BEGUN:
         n += 1
     return n
 
 
-def conversation(messages: Sequence[Message], turn: TurnId) -> list[Message]:
-    """The messages that belong before the turn's own, and that one last. Messages that were posted after it and wait
-    for their own turns are left out, and so are replies to them."""
-    own = next(m for m in messages if m.turn == turn and m.author is not None)
-    earlier_turns = {m.turn for m in messages if m.author is not None and m.cursor < own.cursor}
-    before = [m for m in messages if m.turn in earlier_turns or (m.cursor < own.cursor and m.turn != turn)]
-    return [*before, own]
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Of the thread, what fits."""
+
+    summary: dict[str, Any] | None
+    messages: list[dict[str, Any]]
+    earlier: int
+    steers: list[dict[str, Any]]
 
 
-def tail(messages: Sequence[Message], room: int, *, may_cut: bool) -> list[dict[str, Any]]:
-    """The newest of `messages` (the last one is the turn's own) within TAIL_BYTES of text and `room` of the frame.
-    Should not even the last one fit, it is cut when the loop has it in its checkpoint (`may_cut`), else TooLarge."""
-    chosen: list[dict[str, Any]] = []
-    text_left, frame_left = TAIL_BYTES, room
-    for message in reversed(messages):
-        text_left -= len(message.text.encode("utf-8", "surrogatepass"))
-        frame_left -= ascii_bytes(message.text) + ascii_bytes(message.author_name) + 80
-        if chosen and (text_left < 0 or frame_left < 0):
-            break
-        if frame_left < 0 and may_cut:
-            message = replace(message, text=message.text[: max(0, room) // _WORST])
-        elif frame_left < 0:
-            raise TooLarge(
-                f"the message has {ascii_bytes(message.text)} bytes as JSON; the loop can be given {room}",
-                remedy="put the text into a file of the box and name the file",
-            )
-        role = "agent" if message.author is None else "user"
-        chosen.append({"role": role, "author": message.author_name, "text": message.text, "cursor": message.cursor})
-    return list(reversed(chosen))
+def own_message(own: Message, room: int, *, may_cut: bool) -> dict[str, Any]:
+    """The turn's own. One that does not fit is cut when the loop has it in its checkpoint (`may_cut`), else TooLarge."""
+    item = spoken(own)
+    if frame_bytes(item) <= room:
+        return item
+    if not may_cut:
+        raise TooLarge(
+            f"the message has {ascii_bytes(own.text)} bytes as JSON; the loop can be given {room}",
+            remedy="put the text into a file of the box and name the file",
+        )
+    return spoken(cut(own, room))
 
 
-async def _messages(parts: Parts, thread: ThreadId, turn: TurnId) -> list[Message]:
-    found: list[Message] = []
-    before: int | None = None
-    while True:
-        page = await parts.store.threads.messages(thread, before, _PAGE)
-        found = [*page, *found]
-        if len(page) < _PAGE or (_has_own(found, turn) and len(found) >= 2 * _PAGE):
-            return found
-        before = page[0].cursor
+async def told(history: History, said: Sequence[Message], summary: Summary | None, room: int, *, may_cut: bool) -> Told:
+    """`said`: the turn's own message and its steers. What matters most is put in first: its own message, the summary,
+    the steers, then the tail before it. A summary that does not fit is left out, and what it says is in `earlier`."""
+    own, steers = said[0], said[1:]
+    message = own_message(own, room, may_cut=may_cut)
+    room -= frame_bytes(message)
+    brief, after = None, 0
+    if summary is not None and summary.cursor < own.cursor:  # else a later turn made it: it knows what came after us
+        brief = {"cursor": summary.cursor, "text": summary.text}
+        if frame_bytes(brief) > room:
+            brief = None
+        else:
+            room, after = room - frame_bytes(brief), summary.cursor
+    given = first(steers, room)
+    room -= sum(frame_bytes(item) for item in given)
+    text = TAIL_BYTES - len(own.text.encode("utf-8", "surrogatepass"))
+    found, _ = await history.newest(None, after, None, max(0, text), max(0, room))
+    chosen = newest(found, text, room)
+    left_out = found[: len(found) - len(chosen)]
+    earlier = left_out[-1].cursor + 1 if left_out else 0
+    return Told(brief, [*chosen, message], earlier, given)
 
 
-def _has_own(messages: Sequence[Message], turn: TurnId) -> bool:
-    return any(m.turn == turn and m.author is not None for m in messages)
-
-
-async def run_start(parts: Parts, run: Run, token: str, user: User, box: Box, thread: Thread) -> Mapping[str, Any]:
-    """TooLarge."""
-    checkpoint = await parts.store.steps.checkpoint(run.id)
-    steps = await parts.store.steps.all(run.id)
+async def run_start(parts: Parts, run: Run, token: str, box: Box, brief: Brief) -> Mapping[str, Any]:
+    """TooLarge; Unavailable: the server has no such model."""
+    config, said = parts.config, brief.said
+    model = parts.models.get(config.model)
+    if model is None:
+        raise Unavailable(f"the model {config.model!r} is not there", remedy="ringfence config check")
+    if not said:
+        raise NotFound(f"turn {run.turn} has no message")
     posture = paragraph(
         Posture(
             driver=parts.driver.name,
-            mode=parts.config.mode,
+            mode=config.mode,
             weak=tuple(weak(parts)),
             network=False,
             memory_bytes=box.limits.memory,
             pids=box.limits.pids,
         )
     )
-    state = checkpoint.state if checkpoint is not None else None
-    room = FRAME_BYTES - _OVERHEAD - ascii_bytes(posture) - (ascii_bytes(state) if state is not None else 0)
-    messages = conversation(await _messages(parts, run.thread, run.turn), run.turn)
+    state = brief.checkpoint.state if brief.checkpoint is not None else None
+    room = FRAME_BYTES - OVERHEAD - ascii_bytes(posture) - (ascii_bytes(state) if state is not None else 0)
+    history = History(parts.store, run.thread, said[0])
+    seen = await told(history, said, brief.summary, max(0, room), may_cut=state is not None)
     return {
         "run": run.id,
         "token": token,
-        "thread": thread.name,
-        "actor": user.name,
+        "thread": brief.thread.name,
+        "actor": brief.user.name,
         "epoch": run.epoch,
-        "messages": tail(messages, room, may_cut=state is not None),
+        "summary": seen.summary,
+        "messages": seen.messages,
+        "earlier": seen.earlier,
+        "steers": seen.steers,
         "checkpoint": state,
-        "next_step": next_step(steps),
-        "model": parts.config.model,
+        "next_step": next_step(brief.steps),
+        "model": config.model,
+        "window": model.window,
         "posture": posture,
     }

@@ -18,7 +18,7 @@ from ringfence.host.engine.links import Links, Slot
 from ringfence.host.engine.results import interrupted, invalid, shell_result
 from ringfence.host.engine.watch import watched
 from ringfence.host.kernel.environment import HOME, command_environment
-from ringfence.host.kernel.errors import BoxLost, Invalid, RingfenceError
+from ringfence.host.kernel.errors import BoxLost, Invalid, RingfenceError, StaleEpoch
 from ringfence.host.kernel.ids import BoxId, RunId
 from ringfence.host.kernel.ports import Clock, Command, CommandSpec, Driver
 
@@ -36,6 +36,13 @@ class ShellEnd:
 
 def key_of(run: RunId, n: int) -> str:
     return f"s/{run}/{n}"
+
+
+def run_of(key: str) -> RunId | None:
+    """Whose step it is the key of; None: of a command that no run asked for."""
+    kind, _, rest = key.partition("/")
+    run, _, n = rest.rpartition("/")
+    return RunId(run) if kind == "s" and run and n.isdecimal() else None
 
 
 def spec_of(arguments: Mapping[str, Any]) -> CommandSpec:
@@ -97,7 +104,11 @@ class ShellSteps:
             raise BoxLost(f"box {slot.box} has no wire", box=slot.box)
         began = self._clock.monotonic()
         slot.active_at = began
-        command = watched(await link.spawn(key, spec), slot, self._driver, self._clock, began)
+        started = await link.spawn(key, spec)
+        if key not in self._flights:  # the run was over before this began
+            await _put_away(started)
+            raise StaleEpoch(f"the run of step {key} is over")
+        command = watched(started, slot, self._driver, self._clock, began)
         slot.keys.add(key)
         self._commands[key] = command
         outcome = await command.outcome()
@@ -108,7 +119,8 @@ class ShellSteps:
         """The result is in the journal: the guest may forget it."""
         key = key_of(run, n)
         self._flights.pop(key, None)
-        self._links.slot(box).keys.discard(key)
+        if (slot := self._links.find(box)) is not None:
+            slot.keys.discard(key)
         command = self._commands.pop(key, None)
         if command is not None:
             with contextlib.suppress(RingfenceError):
@@ -116,19 +128,26 @@ class ShellSteps:
 
     async def discard(self, box: BoxId, run: RunId) -> None:
         """The run is over or to be stopped: its commands are ended and forgotten, also those of a former kernel."""
-        slot, prefix = self._links.slot(box), key_of(run, 0)[:-1]
-        for key in [key for key in slot.keys if key.startswith(prefix)]:
+        slot, prefix = self._links.find(box), key_of(run, 0)[:-1]
+        keys = slot.keys if slot is not None else set()
+        known = keys | self._flights.keys() | self._commands.keys()  # the last two of a box that was restarted too
+        for key in [key for key in known if key.startswith(prefix)]:
             command = self._commands.get(key)
-            link = slot.wire()
+            link = slot.wire() if slot is not None else None
             try:
-                if command is None and link is not None:  # attaches; should the key be gone by now, this ends at once
+                if command is None and link is not None and key in keys:
+                    # Attaches; should the key be gone by now, this ends at once.
                     command = await link.spawn(key, _spec([b"/bin/true"], "/", 1.0))
                 if command is not None:
-                    await command.stop(STOP_GRACE)
-                    await command.outcome()
-                    await command.release()
+                    await _put_away(command)
             except RingfenceError:
                 pass  # the box is gone, and the command with it
-            slot.keys.discard(key)
+            keys.discard(key)
             self._commands.pop(key, None)
             self._flights.pop(key, None)
+
+
+async def _put_away(command: Command) -> None:
+    await command.stop(STOP_GRACE)
+    await command.outcome()
+    await command.release()

@@ -11,22 +11,38 @@ import asyncio
 import hashlib
 import hmac
 import logging
+from collections.abc import Callable
 
 from ringfence.host.engine.crew import Crew
+from ringfence.host.engine.leaving import Leaving
 from ringfence.host.engine.links import Links, Slot
 from ringfence.host.engine.live import Held, LiveRuns
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.redrive import Redriver
+from ringfence.host.engine.shell import run_of
 from ringfence.host.kernel.errors import NotFound, RingfenceError, StaleEpoch
 from ringfence.host.kernel.ids import BoxId, RunId
 from ringfence.host.kernel.ports import Link
-from ringfence.host.kernel.runs import Run, RunState
+from ringfence.host.kernel.runs import RUN_FINAL, Run, RunState
 
 
 class Sweep:
-    def __init__(self, parts: Parts, crew: Crew, live: LiveRuns, links: Links, redriver: Redriver) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        crew: Crew,
+        live: LiveRuns,
+        links: Links,
+        redriver: Redriver,
+        leaving: Leaving,
+        again: Callable[[Held], None],
+        over: Callable[[RunId, BoxId], None],
+    ) -> None:
+        """`again`: a run at work has a new wire, or a new kernel: its loop may have missed something. `over`: what the
+        box keeps for a run is of no use any more."""
         self._parts, self._crew, self._live, self._links = parts, crew, live, links
-        self._redriver = redriver
+        self._redriver, self._leaving = redriver, leaving
+        self._again, self._over = again, over
         self._began = parts.clock.monotonic()
         self._log = logging.getLogger("ringfence.engine")
         self.runs_adopted = 0
@@ -69,13 +85,26 @@ class Sweep:
         for run, token in link.hello.runs.items():
             held = self._live.get(run)
             if held is not None and held.box == slot.box and held.guest == link.hello.guest:
-                continue
-            if not await self._adopt(slot, link, run, token):
+                self._again(held)
+            elif not await self._adopt(slot, link, run, token):
                 self._log.warning("box %s runs a loop of %.80s that is not wanted", slot.box, run)
                 self._crew.go(self._unwanted(link, run), f"unwanted {run[:80]}")
         for held in self._live.on(slot.box):
             if held.id not in link.hello.runs:
                 self._crew.go(self._redriver.lost(held, "loop_lost"), f"redrive {held.id}")
+        self._crew.go(self._orphans(slot), f"orphans of {slot.box}")
+
+    async def _orphans(self, slot: Slot) -> None:
+        """Commands of runs that ended while their box could not be reached."""
+        for run in {run_of(key) for key in slot.keys}:
+            if run is None or self._live.get(run) is not None:
+                continue
+            try:
+                final = (await self._parts.store.runs.get(run)).state in RUN_FINAL
+            except NotFound:
+                final = True
+            if final:
+                self._over(run, slot.box)
 
     async def _unwanted(self, link: Link, run: RunId) -> None:
         """Never waited for: a guest that does not answer would hold up its box's stop, and the server's start."""
@@ -97,15 +126,22 @@ class Sweep:
             row = await self._parts.store.runs.adopt(run, self._parts.worker, row.epoch)
         except (NotFound, StaleEpoch):
             return False
-        self._live.add(Held(row, box=slot.box, guest=link.hello.guest, started=True, cancelled=row.cancel_requested))
+        now = self._parts.clock.monotonic()
+        held = Held(row, now, box=slot.box, guest=link.hello.guest, started=True)
+        held.cancelled = now if row.cancel_requested else None
+        self._live.add(held)
+        self._again(held)
         self.runs_adopted += 1
         self._log.info("run %s adopted at epoch %d", run, row.epoch)
         return True
 
-    async def loop_ended(self, box: BoxId, run: RunId) -> None:
+    async def loop_ended(self, box: BoxId, run: RunId, words: str) -> None:
+        """`words`: how it did, for the run's actor."""
         held = self._live.get(run)
         if held is not None and held.box == box and held.started:
-            await self._redriver.lost(held, "loop_ended")
+            await self._redriver.lost(held, "loop_ended", words)
+        if self._live.get(run) is None:
+            self._leaving.gone(run)
 
     async def box_lost(self, box: BoxId) -> None:
         for held in self._live.on(box):

@@ -1,35 +1,55 @@
-"""Threads, their members, messages and events, and what a message sets going.
+"""Threads, their members, messages and events as people see them.
 
-Only members read or post. For anyone else a thread is *not found*; an operator sees that it exists, not its text.
+Only members read or post. For anyone else a thread is *not found*; an operator sees that it exists, not its text, unless
+he breaks the glass, which is recorded and told to the members.
 """
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any
 
-from ringfence.host.engine.doors import Doors, no_thread
+from ringfence.host.engine.as_somebody import AsSomebody
+from ringfence.host.engine.attachments import Attachments
+from ringfence.host.engine.doors import Doors
 from ringfence.host.engine.parts import Parts
-from ringfence.host.engine.redaction import redacted
-from ringfence.host.kernel.access import Action, Relation, towards_thread
-from ringfence.host.kernel.errors import Conflict, Invalid, NotFound, Refused, TooLarge
-from ringfence.host.kernel.ids import TurnId, UserId
+from ringfence.host.engine.redaction import READERS, redacted
+from ringfence.host.engine.say import Say, Steered
+from ringfence.host.engine.viewers import Viewers, Watch
+from ringfence.host.kernel.access import Action, Answer, Relation, decide
+from ringfence.host.kernel.errors import Invalid, NotFound, TooLarge
+from ringfence.host.kernel.ids import ThreadId, TurnId, UserId
 from ringfence.host.kernel.names import check_thread_name
 from ringfence.host.kernel.people import Actor, User
 from ringfence.host.kernel.ports import Accepted
-from ringfence.host.kernel.threads import MAX_MESSAGE_BYTES, Message, Thread, Turn
+from ringfence.host.kernel.runs import RunState
+from ringfence.host.kernel.threads import BREAK_GLASS_SECONDS, Message, Thread, Turn
 
 MAX_PAGE = 1000
-MAX_WAIT_SECONDS = 60.0
-MAX_KEY = 200
 MAX_MEMBERS = 500
+REASON_CHARACTERS = (3, 500)
+# Runs of the tenant, newest first, among which a removed member's waiting ones are sought. A lane takes 100 of them.
+_SOUGHT = 10_000
+_WAITING = frozenset({RunState.QUEUED, RunState.PARKED})
 
 
 class Threads:
-    def __init__(self, parts: Parts, doors: Doors, wake: Callable[[], None]) -> None:
-        self._parts, self._doors, self._wake = parts, doors, wake
+    def __init__(
+        self,
+        parts: Parts,
+        doors: Doors,
+        wake: Callable[[], None],
+        steered: Steered,
+        viewers: Viewers,
+        attachments: Attachments,
+    ) -> None:
+        self._parts, self._doors, self._wake, self._viewers = parts, doors, wake, viewers
+        self._as_somebody = AsSomebody(parts)
+        self._say = Say(parts, doors, wake, steered, attachments)
 
     async def add(self, actor: Actor, tenant: str, name: str, members: builtins.list[str], parallel: bool) -> Thread:
         """Conflict: the name exists. An actor with a user is a member always."""
@@ -70,40 +90,58 @@ class Threads:
         return thread, sorted(names[member] for member in thread.members if member in names)
 
     async def set_member(self, actor: Actor, tenant: str, name: str, user: str, member: bool) -> Thread:
+        """Somebody who is removed sees nothing more of the thread, at once. What waits of theirs is cancelled: a run that
+        began now would carry what others say meanwhile into the box of one who may no longer read it. What runs goes on
+        with what it was given, and its reply is the thread's: the others wait for it. Its steps stay its actor's own."""
         thread, _ = await self._doors.thread(Action.THREAD_MEMBERS, actor, tenant, name)
-        return await self._parts.store.threads.set_member(thread.id, await self._member(tenant, user), member)
+        who = await self._member(tenant, user)
+        changed = await self._parts.store.threads.set_member(thread.id, who, member)
+        if not member:
+            self._viewers.drop(thread.id, who)
+            await self._cancel_waiting(thread, who)
+        return changed
+
+    async def _cancel_waiting(self, thread: Thread, user: UserId) -> None:
+        runs = self._parts.store.runs
+        for run in await runs.all(thread.tenant, _SOUGHT):
+            if run.thread == thread.id and run.actor == user and run.state in _WAITING:
+                await runs.cancel(run.id)
+        self._wake()
 
     # --- messages ------------------------------------------------------------------------------------------------
 
-    async def say(self, actor: Actor, tenant: str, thread: str, text: str, mode: str, key: str | None) -> Accepted:
-        """Accepted, durable, and the scheduler woken. A new name makes the thread, with the actor as only member.
-        TooLarge, Invalid; Conflict: LaneBusy (mode reject), KeyReused."""
-        user = actor.user
-        if user is None:
-            raise Refused("an operator who acts for nobody has no box to work in", remedy="--as USER")
-        accepted_mode = _mode(mode)
-        _check_text(text)
-        if key is not None and not 1 <= len(key) <= MAX_KEY:
-            raise Invalid(f"the key has {len(key)} characters", remedy=f"give 1 to {MAX_KEY}")
-        found = await self._thread_for(actor, user, tenant, thread)
-        accepted = await self._parts.store.turns.accept(found.id, user.id, text, accepted_mode, key)
-        self._wake()
-        return accepted
+    async def say(
+        self,
+        actor: Actor,
+        tenant: str,
+        thread: str,
+        text: str,
+        mode: str,
+        key: str | None,
+        attachments: Sequence[str] = (),
+    ) -> Accepted:
+        """Accepted, durable, and the scheduler woken. A new name makes the thread, with the actor as only member. With
+        mode `steer` the message joins the actor's own live turn of the lane, if there is one, else it is queued.
+        `attachments`: paths of files in the actor's own box. TooLarge, Invalid, NotFound; Conflict: LaneBusy (mode
+        reject), LaneFull, KeyReused."""
+        return await self._say.say(actor, tenant, thread, text, mode, key, attachments)
 
-    async def _thread_for(self, actor: Actor, user: User, tenant: str, name: str) -> Thread:
-        if user.tenant_name != tenant:
-            raise no_thread(name)
-        try:
-            await self._parts.store.threads.get(user.tenant, name)
-        except NotFound:
-            check_thread_name(name)
-            await self._may_add(actor, user, user.tenant)
-            try:
-                return await self._parts.store.threads.add(user.tenant, name, [user.id], False)
-            except Conflict:
-                pass  # somebody was faster: it is looked at like any other
-        thread, _ = await self._doors.thread(Action.THREAD_POST, actor, tenant, name)
-        return thread
+    async def watch(self, actor: Actor, tenant: str, thread: str) -> Watch:
+        """Of the actor's own runs, while the actor is a member; nothing ever comes to anybody else who may see the
+        thread. To be closed by the caller."""
+        found, relation = await self._doors.thread(Action.THREAD_SEE, actor, tenant, thread)
+        if actor.user is None or relation is not Relation.MEMBER:
+            return self._viewers.silent(found.id)
+        await self._as_somebody.reads(actor, f"thread:{found.id}")
+        return self._viewers.watch(found.id, actor.user.id)
+
+    async def break_glass(self, actor: Actor, tenant: str, thread: str, reason: str) -> datetime:
+        """Opens the text of the thread's messages and replies to an operator, for BREAK_GLASS_SECONDS: never a step, nor
+        why a run failed. In the audit with its reason before it is open, and an event that every member sees. Returns when
+        it closes. Invalid: a reason that says nothing."""
+        given = check_reason(reason)
+        found, _ = await self._doors.thread(Action.THREAD_BREAK_GLASS, actor, tenant, thread, {"reason": given})
+        return await self._parts.store.threads.break_glass(found.id, actor.via, given, BREAK_GLASS_SECONDS)
 
     async def messages(
         self, actor: Actor, tenant: str, thread: str, before: int | None, limit: int
@@ -111,6 +149,7 @@ class Threads:
         """Oldest first; the newest `limit` below the cursor `before`."""
         _check_page(limit)
         found, _ = await self._doors.thread(Action.THREAD_READ, actor, tenant, thread)
+        await self._as_somebody.reads(actor, f"thread:{found.id}")
         return await self._parts.store.threads.messages(found.id, before, limit)
 
     async def events(
@@ -118,52 +157,50 @@ class Threads:
     ) -> builtins.list[dict[str, Any]]:
         """As far as the actor may see each: {"cursor", "kind", "actor", "turn", "run", "body", "at"}."""
         _check_page(limit)
+        if actor.user is not None:  # nearly always: whether they are a member, what there is and by whom, in one read
+            page = await self._parts.store.reads.page(tenant, thread, actor.user.id, after, limit)
+            if page is not None:
+                if page.events:
+                    await self._as_somebody.reads(actor, f"thread:{page.events[0].thread}")
+                return [redacted(row, actor, Relation.MEMBER, page.names) for row in page.events]
         found, relation = await self._doors.thread(Action.THREAD_SEE, actor, tenant, thread)
         names = {user.id: user.name for user in await self._parts.store.users.all(tenant)}
         rows = await self._parts.store.events.after(found.id, after, limit)
         return [redacted(row, actor, relation, names) for row in rows]
 
-    async def wait(self, actor: Actor, tenant: str, thread: str, after: int, seconds: float) -> bool:
-        """Until there is an event after the cursor; False after `seconds` (at most 60)."""
-        found, _ = await self._doors.thread(Action.THREAD_SEE, actor, tenant, thread)
-        return await self._parts.store.events.changed(found.id, after, max(0.0, min(seconds, MAX_WAIT_SECONDS)))
-
     async def turn(self, actor: Actor, turn_id: str) -> Turn:
         """Without the reply for an operator who is no member."""
         absent = NotFound(f"no such turn: {turn_id!r}", remedy="ringfence events THREAD")
-        try:
+        turn = None
+        with suppress(
+            NotFound
+        ):  # a thread is looked for all the same: the time is not to tell this from a turn of others
             turn = await self._parts.store.turns.get(TurnId(turn_id))
-            thread = await self._parts.store.threads.by_id(turn.thread)
-        except NotFound:
-            raise absent from None
-        relation = towards_thread(actor, thread.tenant, thread.members)
         try:
-            await self._doors.over_thread(Action.THREAD_SEE, actor, thread, relation, thread.name)
+            thread = await self._parts.store.threads.by_id(turn.thread if turn is not None else ThreadId(""))
         except NotFound:
             raise absent from None
-        return turn if relation is Relation.MEMBER else replace(turn, reply=None)
+        if turn is None:
+            raise absent
+        relation = await self._doors.relation(actor, thread)
+        if decide(Action.THREAD_SEE, actor, relation).answer is not Answer.ALLOW:
+            raise absent
+        if relation not in READERS:
+            return replace(turn, reply=None)
+        await self._as_somebody.reads(actor, f"thread:{thread.id}")
+        return turn
 
 
-def _mode(mode: str) -> Literal["queue", "reject"]:
-    if mode == "queue":
-        return "queue"
-    if mode == "reject":
-        return "reject"
-    raise Invalid(f"mode {mode!r} is not offered by this server", remedy="--mode queue or --mode reject")
-
-
-def _check_text(text: str) -> None:
-    if not text.strip():
-        raise Invalid("the message is empty", remedy="write some text")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise Invalid("the message is not valid Unicode text", remedy="send it as UTF-8") from None
-    if size > MAX_MESSAGE_BYTES:
-        raise TooLarge(
-            f"the message has {size} bytes; the limit is {MAX_MESSAGE_BYTES}",
-            remedy="put the text into a file of your box (ringfence files put) and name the file",
+def check_reason(reason: str) -> str:
+    """Without the white space around it. Invalid: not REASON_CHARACTERS long, or no text."""
+    given, (low, high) = reason.strip(), REASON_CHARACTERS
+    if not low <= len(given) <= high:
+        raise Invalid(
+            f"the reason has {len(given)} characters", remedy=f"say in {low} to {high} why you read this thread"
         )
+    if "\0" in given or given != given.encode(errors="replace").decode():
+        raise Invalid("the reason is not valid Unicode text", remedy="send it as UTF-8, without NUL")
+    return given
 
 
 def _check_page(limit: int) -> None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections.abc import Callable
 
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.crew import Crew
+from ringfence.host.engine.details import tell
+from ringfence.host.engine.leaving import Leaving
 from ringfence.host.engine.live import Held, LiveRuns
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.redrive import Redriver
 from ringfence.host.engine.run_start import run_start
+from ringfence.host.engine.steering import Steering
 from ringfence.host.kernel.boxes import Box
 from ringfence.host.kernel.errors import NotFound, RingfenceError, StaleEpoch, TooLarge
 from ringfence.host.kernel.ids import RunId
@@ -24,9 +28,21 @@ from ringfence.host.kernel.runs import Run, RunState
 
 
 class Work:
-    def __init__(self, parts: Parts, crew: Crew, live: LiveRuns, bringup: BringUp, redriver: Redriver) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        crew: Crew,
+        live: LiveRuns,
+        bringup: BringUp,
+        redriver: Redriver,
+        steering: Steering,
+        leaving: Leaving,
+        begun: Callable[[Held], None],
+    ) -> None:
+        """`begun`: there is a loop from now on, which may have to be told at once that its time is nearly over."""
         self._parts, self._crew, self._live = parts, crew, live
         self._bringup, self._redriver = bringup, redriver
+        self._steering, self._leaving, self._begun = steering, leaving, begun
         self._wake = asyncio.Event()
         self._draining = False
         self._log = logging.getLogger("ringfence.engine")
@@ -69,7 +85,7 @@ class Work:
             return hashlib.sha256(tokens[run].encode()).hexdigest()
 
         for run in await self._parts.store.runs.claim(self._parts.worker, free, token_hash):
-            held = Held(run)
+            held = Held(run, self._parts.clock.monotonic())
             self._live.add(held)
             self._crew.go(self._drive(held, tokens[run.id]), f"run {run.id}")
 
@@ -83,7 +99,7 @@ class Work:
             await self._fail(held, "message_too_large", error)
         except RingfenceError as error:
             self._log.warning("run %s found no executor: %s", held.id, error)
-            await self._redriver.lost(held, error.code)
+            await self._redriver.lost(held, error.code, f"it found no executor: {error.message}")
         except BaseException:
             held.gone = held.gone or "failed"  # the sweep redrives it, should this not be the end of the server
             raise
@@ -91,31 +107,48 @@ class Work:
     async def _executor(self, held: Held, token: str) -> None:
         store, run = self._parts.store, held.run
         try:
-            user = await store.users.by_id(run.actor)
+            user, box = await store.reads.home(run.actor)
         except NotFound:
             await self._redriver.end(run, RunState.CANCELLED, "user_removed")
             return
         if user.disabled:
             await self._redriver.end(run, RunState.FAILED, "user_disabled")
             return
-        box = await store.boxes.home_of(user, self._parts.driver.name, self._parts.config.limits)
+        if box is None:
+            box = await store.boxes.home_of(user, self._parts.driver.name, self._parts.config.limits)
         link = await self._bringup.ensure(box.id)
         await self._give(held, token, box, link)
 
     async def _give(self, held: Held, token: str, box: Box, link: Link) -> None:
         store, run = self._parts.store, held.run
-        user, thread = await store.users.by_id(run.actor), await store.threads.by_id(run.thread)
-        start = await run_start(self._parts, run, token, user, box, thread)
-        await store.runs.assign(run.id, run.epoch, box.id, link.hello.digest)
-        if held.cancelled:
+        brief = await store.reads.brief(run.id)
+        if (
+            run.actor not in brief.thread.members
+        ):  # a run that begins carries the thread's text into the box of its actor
+            await self._redriver.end(run, RunState.CANCELLED, "cancelled")
+            return
+        start = await run_start(self._parts, run, token, box, brief)
+        if held.cancelled is not None:
             await self._redriver.lost(held, "cancelled")
             return
+        self._leaving.gone(run.id)  # PID 1 ends the loop of an earlier attempt, should it be there still
+        held.told = max(message["cursor"] for message in [*start["messages"][-1:], *start["steers"]])
         # Before the loop can ask: its first ask may arrive in front of the reply to run.start.
-        held.box, held.guest, held.started = box.id, link.hello.guest, True
-        await link.start_run(start)
+        held.box, held.guest, held.started, held.starting = box.id, link.hello.guest, True, True
+        # Side by side: whatever the loop has written waits behind this in the store. A server that dies before it is
+        # on disk leaves a run without a box: no loop of it is adopted, and it is redriven.
+        assigned = store.runs.assign(run.id, run.epoch, box.id, link.hello.digest)
+        for outcome in await asyncio.gather(assigned, link.start_run(start), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        held.starting = False
+        self._begun(held)
+        if held.behind:
+            self._steering.tell(held)
 
     async def _fail(self, held: Held, code: str, error: RingfenceError) -> None:
         self._log.warning("run %s failed: %s", held.id, error)
+        await tell(self._parts, held.run, {"code": code, "message": error.message})
         try:
             await self._redriver.end(held.run, RunState.FAILED, code)
         except RingfenceError:
@@ -134,7 +167,7 @@ class Work:
     async def beat(self) -> None:
         """Renews our leases; a run that is no longer ours loses its loop here."""
         before = list(self._live)
-        kept = set(await self._parts.store.runs.heartbeat(self._parts.worker))
+        kept = await self._parts.store.runs.heartbeat(self._parts.worker)
         for held in before:
             if held.id in kept or not await self._stale(held.run):
                 continue
