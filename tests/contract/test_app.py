@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from ringfence.host import app
 from ringfence.host.engine.people import secret_hash
@@ -57,6 +61,44 @@ def test_the_engine_is_configured_from_the_settings(tmp_path: Path) -> None:
         ("no-cgroup",),
     )
     assert (config.limits, config.model) == (given.limits, "scripted")
+    timed = replace(given, run_soft_seconds=60, run_hard_seconds=0, model_timeout_seconds=5)
+    config = app.config_of(timed)
+    assert (config.soft_seconds, config.hard_seconds, config.model_timeout_seconds) == (60, 0, 5)
+
+
+async def test_the_model_has_the_window_and_the_script_of_the_settings(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('[{"when": "deploy", "answers": [{"text": "as the script says"}]}]')
+    message: dict[str, Any] = {"role": "user", "text": "deploy", "tool_calls": [], "tool_call_id": None}
+    tools = [{"name": "shell", "description": "", "parameters": {}}]
+    for path, said in ((str(script), "as the script says"), ("", "is no model")):
+        given = replace(settings(tmp_path), model_window=5000, script=path)
+        model = app.models_of(given)[app.config_of(given).model]
+        assert model.window == 5000
+        assert said in (await model.generate([message], tools, lambda _: None)).text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "cannot be read"), (b"\xff", "cannot be read"), (b"{}", "a list")]
+)
+def test_a_server_with_a_bad_script_does_not_start(tmp_path: Path, content: bytes | None, said: str) -> None:
+    script, kernel = tmp_path / "script.json", tmp_path / "kernel.json"
+    if content is not None:
+        script.write_bytes(content)
+    kernel.write_text(json.dumps(replace(settings(tmp_path), script=str(script)).to_json()))
+    ours, spawner = socket.socketpair()
+    with ours, spawner:
+        code = "import sys; from ringfence.host import app; app.main(sys.argv[1:])"
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(ours.fileno()), str(kernel)],
+            pass_fds=[ours.fileno()],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stdout.count("serving")) == (2, 0)
+    assert said in done.stderr and str(script) in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_the_process_is_closed_to_debuggers_and_says_what_is_wrong(tmp_path: Path) -> None:
@@ -90,3 +132,17 @@ def test_the_first_known_error_of_a_group_is_what_is_said() -> None:
     assert str(app._first(ExceptionGroup("o", [KeyError("y"), inner]))) == "another server answers"
     assert app._first(ExceptionGroup("o", [KeyError("y")])) is None
     assert isinstance(app._first(ExceptionGroup("o", [Failed("f")])), Failed)
+
+
+def test_what_was_made_at_the_start_is_not_walked_again() -> None:
+    """In a process of its own: it is of the whole process."""
+    code = """
+import gc
+from ringfence.host import app
+before = gc.get_threshold()
+app.settle_memory()
+assert gc.get_freeze_count() > 50_000, gc.get_freeze_count()
+assert gc.get_threshold() > before
+assert gc.isenabled()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

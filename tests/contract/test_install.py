@@ -22,6 +22,7 @@ import pytest
 
 from ringfence.host.install import prepare, runtime
 from ringfence.host.install.layout import Layout
+from ringfence.host.kernel.errors import Invalid
 from ringfence.host.kernel.settings import Settings
 from tests.support.installation import state_base
 
@@ -352,6 +353,35 @@ def test_config(base: Path) -> None:
     assert "did you mean listen" in wrong.err
 
 
+@pytest.mark.parametrize(
+    ("content", "mode", "code", "words"),
+    [
+        (None, 0o644, 2, "no such file"),
+        (b"[{}]", 0o644, 2, "rule 1: when is missing"),
+        (b"\xff", 0o644, 2, "cannot be read"),
+        (b"[]", 0o666, 3, "can be written by others"),
+        (b"[]", 0o644, 0, "ok"),
+    ],
+)
+def test_config_checks_the_script(base: Path, content: bytes | None, mode: int, code: int, words: str) -> None:
+    """Its lines run in people's boxes: it is looked at as the settings are."""
+    script = base / "script.json"
+    if content is not None:
+        script.write_bytes(content)
+        script.chmod(mode)
+    done = own(settings(base, f'script = "{script}"\n'), "config_check")
+    assert done.code == code
+    assert words in done.err + done.out
+    assert code == 0 or str(script) in done.err
+
+
+def test_a_fifo_is_no_script(base: Path) -> None:
+    os.mkfifo(base / "script.json", 0o600)
+    done = own(settings(base, f'script = "{base}/script.json"\n'), "config_check")
+    assert done.code == 2
+    assert "not a regular file" in done.err
+
+
 def test_doctor_of_this_host() -> None:
     done = own(state_base() / "ringfence-no-such", "doctor", json=True)
     answer = done.json()
@@ -380,6 +410,27 @@ def test_what_the_spawner_and_the_kernel_are_given(made: tuple[Path, Done, Done]
     settings = Settings.from_json(json.loads((home / "run" / "kernel.json").read_text()))
     assert (settings.home, settings.listen, settings.installation) == (str(home), None, given["installation"])
     assert settings.database == f"sqlite:///{home}/db/ringfence.db"
+
+
+@pytest.mark.root
+def test_the_kernel_is_given_a_copy_of_the_script(made: tuple[Path, Done, Done], base: Path) -> None:
+    """It lies where only root may look."""
+    home, first, _ = made
+    script = base / "private" / "script.json"
+    script.parent.mkdir(mode=0o700)
+    script.write_text('[{"when": "x", "answers": [{"text": "y"}]}]')
+    (base / "with.toml").write_text(f'script = "{script}"\n')
+    for path in (script, base / "with.toml"):
+        path.chmod(0o644)
+    prepare.serve(Layout(home), prepare.Wish(config=base / "with.toml", listen="off", accept="no-nft"))
+    given = Settings.from_json(json.loads((home / "run" / "kernel.json").read_text()))
+    status = Path(given.script).stat()
+    assert given.script == str(home / "run" / "script.json")
+    assert Path(given.script).read_text() == script.read_text()
+    assert (status.st_uid, status.st_mode & 0o777) == (first.json()["ids"][0], 0o600)
+    script.write_text("[1]")
+    with pytest.raises(Invalid, match="rule 1: must be an object"):
+        prepare.serve(Layout(home), prepare.Wish(config=base / "with.toml", listen="off", accept="no-nft"))
 
 
 def test_a_runtime_is_copied_once(made: tuple[Path, Done, Done]) -> None:

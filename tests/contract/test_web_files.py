@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from ringfence.client import Conflict, Invalid, NotFound, Refused, Unavailable
-from ringfence.client.client import name_of
+from ringfence.client.files import name_of
 from tests.support.web_rig import Web, web
 
 NAMES = [

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from ringfence.client import Client, SyncClient
 from ringfence.host.kernel.errors import Conflict, Unavailable
 from ringfence.host.web.server import listening, serve
-from tests.support.engine_double import Engine
+from tests.support.double.engine import Engine
 from tests.support.web_rig import OPERATOR
 
 
@@ -86,6 +86,28 @@ async def test_a_port_that_is_taken(folder: Path) -> None:
                 pass
     assert str(port) in raised.value.message
     assert not (folder / "s").exists()
+
+
+def accepted_from(client: socket.socket) -> list[int]:
+    """TCP_NODELAY of the sockets of this process at the other end of `client`."""
+    found = []
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            with socket.socket(fileno=os.dup(fd)) as sock:
+                if sock.getpeername() == client.getsockname():
+                    found.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        except OSError:
+            continue  # no socket, or none that is connected
+    return found
+
+
+async def test_small_answers_do_not_wait_for_the_clients_acknowledgement(folder: Path) -> None:
+    async with listening(Engine(folder), folder / "s", ("127.0.0.1", 0)) as bound:
+        assert bound.tcp is not None
+        with socket.create_connection(bound.tcp) as client:
+            while not (found := accepted_from(client)):
+                await asyncio.sleep(0.01)
+    assert found == [1]
 
 
 async def test_a_path_that_is_too_long(folder: Path) -> None:

@@ -1,15 +1,16 @@
-"""Threads over HTTP: posting, events as pages and as a stream with a cursor, the end of a turn."""
+"""Threads over HTTP: events as pages and as a stream with a cursor, members, break-glass, a reader that leaves."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
-from typing import Any
 
 import httpx2
 import pytest
 
-from ringfence.client import Conflict, NotFound
+from ringfence.client import Invalid, NotFound, Refused
+from ringfence.host.web import feed
 from tests.support.web_rig import Web, web
 
 
@@ -19,34 +20,6 @@ def served() -> Iterator[Web]:
         made.user("alice")
         made.user("bob")
         yield made
-
-
-async def test_say_follows_the_turn_to_its_end(served: Web) -> None:
-    seen: list[dict[str, Any]] = []
-    async with served.client(act_as="alice") as client:
-        said = await client.say("t1", "hello", seen=seen.append)
-        assert set(said) == {"thread", "message", "turn", "run", "reply", "status", "reason", "gates"}
-        assert (said["thread"], said["status"], said["reply"]) == ("t1", "completed", "you said: hello")
-        failed = await client.say("t1", "fail")
-        assert (failed["status"], failed["reason"], failed["reply"]) == ("failed", "diverged", None)
-        again = await client.say("t1", "once", key="k")
-        assert (await client.say("t1", "once", key="k"))["turn"] == again["turn"]
-        with pytest.raises(Conflict):
-            await client.say("t1", "other", key="k")
-        texts = [message["text"] for message in await client.messages("t1")]
-        assert texts == ["hello", "fail", "once"]
-        run = await client.run(said["run"])
-        assert [(step["n"], step["tool"]) for step in run["steps"]] == [(1, "shell")]
-
-
-async def test_a_busy_lane_rejects(served: Web) -> None:
-    async with served.client(act_as="alice") as client:
-        await client.post_message("busy", "wait")
-        said = await client.say("busy", "more", mode="reject")
-        assert said["status"] == "rejected"
-        with pytest.raises(Conflict) as raised:
-            await client.post_message("busy", "more", mode="reject")
-        assert raised.value.code == "lane_busy"
 
 
 async def test_the_stream_goes_on_behind_a_cursor(served: Web) -> None:
@@ -101,19 +74,61 @@ async def test_a_member_that_is_removed_sees_the_stream_end(served: Web) -> None
             await bob.events("shared")
 
 
+async def test_break_glass_is_an_event_for_the_members(served: Web) -> None:
+    async with served.client(act_as="alice") as alice, served.client() as operator:
+        await alice.add_thread("glass")
+        opened = await operator.break_glass("glass", "incident 7")
+        assert set(opened) == {"until"} and opened["until"].startswith("20")
+        (event,) = await alice.events("glass")
+        assert (event["kind"], event["body"]["reason"]) == ("break_glass", "incident 7")
+        with pytest.raises(Refused):
+            await alice.break_glass("glass", "curious")
+        for reason in ("x", "nul\0", "half \ud800"):
+            with pytest.raises(Invalid):
+                await operator.break_glass("glass", reason)
+
+
+async def test_one_event_costs_one_query(served: Web) -> None:
+    """Between two events the stream waits; it does not ask whether there is more after a page that was not full."""
+    async with served.client(act_as="alice") as client:
+        await client.say("cost", "hello")
+        talk = served.engine.threads.talks["default", "cost"]
+        follow = client.follow("cost", after=len(talk.events) - 1)
+        await anext(follow)
+        before = served.engine.threads.queries
+        for at in range(20):
+            asyncio.run_coroutine_threadsafe(talk.event("run.queued", {"n": at}), served.loop)
+            assert (await anext(follow))["body"] == {"n": at}
+        assert served.engine.threads.queries - before == 20
+        await follow.aclose()
+
+
+async def test_a_long_past_comes_in_pages(served: Web) -> None:
+    async with served.client(act_as="alice") as client:
+        await client.say("past", "hello")
+        talk = served.engine.threads.talks["default", "past"]
+        for at in range(feed.PAGE * 3):
+            asyncio.run_coroutine_threadsafe(talk.event("run.queued", {"n": at}), served.loop).result(5)
+        follow = client.follow("past")
+        got = [(await anext(follow))["cursor"] for _ in range(len(talk.events))]
+        assert got == list(range(1, len(talk.events) + 1))
+        await follow.aclose()
+
+
 async def test_a_reader_that_leaves_leaves_nothing_behind(served: Web) -> None:
     async with served.client(act_as="alice") as client:
         await client.say("left", "hello")
 
         def waiting() -> int:
             tasks = asyncio.all_tasks(served.loop)
-            return sum("wait" in repr(task.get_coro()) and "Threads" in repr(task.get_coro()) for task in tasks)
+            return sum("_Feed._news" in repr(task.get_coro()) for task in tasks)
 
         before = waiting()
         follows = [client.follow("left", after=6) for _ in range(5)]
         readers = [asyncio.create_task(anext(follow)) for follow in follows]
         await asyncio.sleep(0.3)
         assert waiting() == before + 5
+        assert len(served.engine.threads.watches) == 5
         for reader in readers:
             reader.cancel()
         await asyncio.wait(readers)
@@ -121,3 +136,31 @@ async def test_a_reader_that_leaves_leaves_nothing_behind(served: Web) -> None:
             await follow.aclose()
         await asyncio.sleep(0.3)
         assert waiting() == before
+        assert served.engine.threads.watches == []
+
+
+async def test_a_reader_that_does_not_read_holds_little(served: Web) -> None:
+    """Behind a full socket the server asks for no more events: what it keeps for one reader is a page."""
+    async with served.client(act_as="alice") as client:
+        await client.add_thread("slow")
+        talk = served.engine.threads.talks["default", "slow"]
+        for at in range(feed.PAGE * 20):
+            served.does(talk.event("run.queued", {"n": at, "padding": "x" * 10_000}))
+        before = served.engine.threads.queries
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(served.socket)
+            path = b"/v1/tenants/default/threads/slow/events/stream"
+            peer.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nRingfence-As: alice\r\n\r\n")
+            await asyncio.sleep(1)
+            asked = served.engine.threads.queries - before
+            assert 1 <= asked <= 4, "the first page, and what fits into the buffers of the socket"
+            assert len(served.engine.threads.watches) == 1
+            assert len(await client.events("slow", limit=5)) == 5, "nobody else waits for it"
+        for _ in range(100):
+            if not served.engine.threads.watches:
+                break
+            await asyncio.sleep(0.02)
+        assert served.engine.threads.watches == []
+        follow = client.follow("slow")
+        assert [(await anext(follow))["body"]["n"] for _ in range(feed.PAGE * 20)] == list(range(feed.PAGE * 20))
+        await follow.aclose()

@@ -12,7 +12,7 @@ from ringfence.bench import throwaway
 from ringfence.bench.throwaway import COMMAND, state_base
 
 RINGFENCE = COMMAND
-__all__ = ["RINGFENCE", "Installation", "eventually", "installation", "of_uid", "state_base"]
+__all__ = ["RINGFENCE", "Installation", "eventually", "installation", "of_uid", "state_base", "until_file"]
 
 
 class Installation(throwaway.Installation):
@@ -31,14 +31,20 @@ class Installation(throwaway.Installation):
 
 
 @contextlib.contextmanager
-def installation(*options: str, settings: str = "") -> Iterator[Installation]:
+def installation(*options: str, settings: str = "", started: bool = True) -> Iterator[Installation]:
     with throwaway.installation(settings=settings, started=False) as made:
         ours = Installation(made.home)
         try:
-            ours.start(*options)
+            if started:
+                ours.start(*options)
             yield ours
         finally:
             throwaway.remove(ours)
+
+
+def until_file(name: str) -> str:
+    """A command that waits for a file in its box, so that nothing depends on how fast the host is."""
+    return f"until [ -e {name} ]; do sleep 0.1; done"
 
 
 def of_uid(uid: int) -> dict[int, str]:

@@ -18,7 +18,8 @@ from ringfence.client import Client
 from ringfence.host.kernel.people import Actor
 from ringfence.host.web.peer import Admission
 from ringfence.host.web.server import Listening, listening
-from tests.support.engine_double import Command, Engine
+from tests.support.double.commands import Command
+from tests.support.double.engine import Engine
 
 RINGFENCE = str(Path(sys.executable).parent / "ringfence")
 OPERATOR = Actor(None, True, "test")
@@ -64,7 +65,9 @@ class Web:
 
     @property
     def environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RINGFENCE_")}
+        """Without PYTHONUNBUFFERED: Python then counts a write that a closed pipe cut short as a whole one."""
+        kept = os.environ.items()
+        inherited = {k: v for k, v in kept if not k.startswith("RINGFENCE_") and k != "PYTHONUNBUFFERED"}
         return {**inherited, "RINGFENCE_HOME": str(self.home)}
 
     def popen(self, *words: str | bytes, **options: Any) -> subprocess.Popen[bytes]:

@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import json as json_format
 import sys
+from collections.abc import Callable
+from typing import Any
+
+Run = Callable[[Callable[[str], None]], tuple[list[Any], list[str]]]
+"""(what is told of the progress) -> (rows, notes) of bench.figures, which is imported when it is called."""
 
 
 def boxes(json: bool) -> int:
-    from ringfence.bench import boxes as measured
+    from ringfence.bench.boxes import run
+
+    return _measured(run, json)
+
+
+def turns(json: bool) -> int:
+    from ringfence.bench.turns import run
+
+    return _measured(run, json)
+
+
+def _measured(run: Run, json: bool) -> int:
     from ringfence.bench.figures import as_text
+    from ringfence.bench.machine import machine
     from ringfence.bench.throwaway import CommandFailed
 
     try:
-        rows, notes = measured.run(lambda line: print(f"... {line}", file=sys.stderr, flush=True))  # noqa: T201
+        rows, notes = run(lambda line: print(f"... {line}", file=sys.stderr, flush=True))  # noqa: T201
     except CommandFailed as error:
         sys.stderr.write(f"ringfence: the benchmark did not run to its end: {error}\n  see: ringfence doctor\n")
         return 1
     if json:
-        answer = {"machine": measured.machine(), "rows": [row.as_json() for row in rows], "notes": notes}
+        answer = {"machine": machine(), "rows": [row.as_json() for row in rows], "notes": notes}
         sys.stdout.write(json_format.dumps(answer, indent=2) + "\n")
     else:
-        sys.stdout.write(as_text(measured.machine(), rows, notes))
+        sys.stdout.write(as_text(machine(), rows, notes))
     return 0 if all(row.holds for row in rows) else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import stat
 import tempfile
 from collections.abc import AsyncIterator
@@ -16,8 +17,9 @@ import typer
 from ringfence.cli import say_it, stdio
 from ringfence.cli.calls import call
 from ringfence.cli.options import As, Json, Tenant, User
-from ringfence.client.client import Client, name_of
+from ringfence.client.client import Client
 from ringfence.client.errors import Invalid
+from ringfence.client.files import name_of
 
 files = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of a box, without following links out.")
 BoxPath = Annotated[str, typer.Argument(metavar="PATH", help="Relative to HOME unless below /home/user or /workspace.")]
@@ -127,10 +129,9 @@ def _local(path: str, local: str | None) -> str:
 
 def _mode(given: str | None, source: str) -> int:
     if given is not None:
-        try:
-            return int(given, 8)
-        except ValueError:
-            raise typer.BadParameter(f"{given!r} is no octal number") from None
+        if not re.fullmatch("0*[0-7]{1,3}", given):
+            raise Invalid("usage", f"--mode {given!r} is no octal number up to 777", "for example --mode 644")
+        return int(given, 8)
     if source == "-":
         return 0o644
     with suppress(OSError):

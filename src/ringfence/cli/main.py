@@ -39,12 +39,13 @@ def main() -> int:
 
 def _told(error: Exception, as_json: bool) -> int:
     """The exit code of a failure, said where it can be said: a full disk under stdout takes no error object either."""
+    code: int | None = None
     try:
         code = _failed(error, as_json)
         sys.stdout.flush()
     except OSError:
         _leave_stdout()
-        return _failed(error, False)
+        return _failed(error, False) if as_json or code is None else code
     return code
 
 

@@ -71,3 +71,11 @@ def bench_boxes(json: Json = False) -> int:
     from ringfence.cli.bench_command import boxes
 
     return boxes(json)
+
+
+@bench.command("turns")
+def bench_turns(json: Json = False) -> int:
+    """Measure turns of the agent on this host."""
+    from ringfence.cli.bench_command import turns
+
+    return turns(json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ringfence.cli import say_it
+from ringfence.cli import checks, say_it
 from ringfence.cli.calls import call
 from ringfence.cli.options import Json, Tenant
 
@@ -51,6 +51,7 @@ def user_add(
     json: Json = False,
 ) -> None:
     """Add a user, and provision the box."""
+    checks.one_of("--kind", kind, checks.KINDS)
     answer = call(lambda client: client.add_user(name, kind=kind, owner=owner), tenant=tenant)
     say_it.as_json(answer) if json else say_it.line(f"user {say_it.plain(name)} added")
 
@@ -94,7 +95,8 @@ def token_add(
     json: Json = False,
 ) -> None:
     """Make a token. It is shown once; only its hash is kept."""
-    scopes = scope or ["user"]
+    scopes = [checks.one_of("--scope", each, checks.SCOPES) for each in scope or ["user"]]
+    checks.seconds("--ttl", ttl)
     answer = call(lambda client: client.add_token(user, scopes=scopes, note=note, ttl_seconds=ttl), tenant=tenant)
     if json:
         say_it.as_json(answer)

@@ -23,10 +23,10 @@ def as_json(answer: object) -> None:
 
 
 def error(code: str, message: str, remedy: str, details: Mapping[str, Any], json_wanted: bool, exit_code: int) -> int:
-    """One line that says what, one that says the remedy; with --json the error object on stdout. Returns exit_code."""
+    """One line that says what, one that says the remedy; with --json the error object, on one line of stdout. Returns exit_code."""
     if json_wanted:
         body = {"code": code, "message": message, "remedy": remedy, "details": dict(details)}
-        as_json({"error": body})
+        line(json.dumps({"error": body}))  # one line: it may be the last of a stream of objects, one a line
     else:
         note(f"ringfence: {plain(message)}")
         note(f"  {plain(remedy) or 'ringfence --help lists the commands'}")

@@ -19,6 +19,10 @@ def run(words: list[str], as_json: bool) -> int:
         result = command.main(args=words, prog_name="ringfence", standalone_mode=False)
     except typer.Abort:
         return 130
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer's own end for it would say 1
+            raise end.__context__ from None
+        raise
     except typer.TyperException as error:
         return _usage(error, words, as_json)
     return result if isinstance(result, int) else 0
@@ -106,10 +110,10 @@ def _mount_boxes(app: typer.Typer) -> None:
 
 
 def _mount_talk(app: typer.Typer) -> None:
-    from ringfence.cli import talk, threads
+    from ringfence.cli import events_command, say_command, threads
 
-    app.command("say")(talk.say)
-    app.command("events")(talk.events)
+    app.command("say")(say_command.say)
+    app.command("events")(events_command.events)
     app.add_typer(threads.thread, name="thread")
 
 

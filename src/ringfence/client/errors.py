@@ -74,7 +74,8 @@ def _by_code(code: str) -> type[ApiError] | None:
 
 
 def _by_status(status: int) -> type[ApiError]:
-    exact = {401: Unauthenticated, 403: Refused, 404: NotFound, 409: Conflict, 503: Unavailable, 507: Unavailable}
+    exact = {401: Unauthenticated, 403: Refused, 404: NotFound, 409: Conflict, 429: Conflict}
+    exact |= {503: Unavailable, 507: Unavailable}
     return exact.get(status) or (Invalid if 400 <= status < 500 else Failed)
 
 

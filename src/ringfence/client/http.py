@@ -52,8 +52,7 @@ class Http:
 
     async def json(self, method: str, path: str, body: object = None) -> Any:
         """The answer's JSON; None for an empty one. Raises ApiError."""
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        content, headers = _encoded(body)
         return await self._exchange(method, path, content, headers)
 
     async def upload(self, path: str, data: AsyncIterator[bytes] | bytes) -> Any:
@@ -68,11 +67,14 @@ class Http:
         return _read(response.status_code, response.content)
 
     @asynccontextmanager
-    async def stream(self, path: str, headers: dict[str, str] | None = None) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The body of a GET in chunks, as they come."""
+    async def stream(
+        self, method: str, path: str, headers: dict[str, str] | None = None, body: object = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The body of an answer in chunks, as they come."""
         client = self._open()
+        content, typed = _encoded(body)
         with self._mapped():
-            async with client.stream("GET", path, headers=headers) as response:
+            async with client.stream(method, path, content=content, headers={**(headers or {}), **typed}) as response:
                 if response.status_code >= 400:
                     _read(response.status_code, await response.aread())
                 yield response.aiter_raw()
@@ -91,10 +93,17 @@ class Http:
             ) from error
         except httpx2.TransportError as error:
             raise Unavailable(
-                "unavailable",
+                "connection_lost",
                 f"the connection to the server ended: {error or type(error).__name__}",
                 "see whether it runs: ringfence status",
             ) from error
+
+
+def _encoded(body: object) -> tuple[bytes | None, dict[str, str]]:
+    """(JSON, its header); of nothing: nothing."""
+    if body is None:
+        return None, {}
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass"), {"Content-Type": "application/json"}
 
 
 def _read(status: int, content: bytes) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ringfence.host.install import doctor, prepare, state
+from ringfence.host.install import doctor, owned, prepare, state
 from ringfence.host.install.layout import Layout, home_of
 from ringfence.host.install.prepare import Ready, Wish
 from ringfence.host.kernel.errors import Invalid, RingfenceError, Unavailable
@@ -182,7 +182,7 @@ def _settings_of(environment: Mapping[str, str], file: str | None) -> Settings:
 
 def config_check(environment: Mapping[str, str], file: str | None, *, as_json: bool) -> Answer:
     def work() -> Answer:
-        _settings_of(environment, file)
+        owned.read_script(_settings_of(environment, file))
         return Answer(0, '{"ok": true}\n' if as_json else "ok\n")
 
     return _answered(work, as_json=as_json)

@@ -46,6 +46,11 @@ class Layout:
         return self.run / "kernel.json"
 
     @property
+    def script(self) -> Path:
+        """The copy of the settings' script that the kernel reads."""
+        return self.run / "script.json"
+
+    @property
     def boxes(self) -> Path:
         return self.home / "boxes"
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ringfence.host.install import accounts, atomic, doctor, runtime, state, subids
+from ringfence.host.install import accounts, atomic, doctor, owned, runtime, state, subids
 from ringfence.host.install.layout import ROOT_HOME, Layout
 from ringfence.host.install.runtime import Runtime
 from ringfence.host.install.state import Account, Installation
-from ringfence.host.kernel.errors import Invalid, Refused, Unavailable
+from ringfence.host.kernel.errors import Invalid, Unavailable
 from ringfence.host.kernel.settings import Settings, accept_ids, override, parse
 
+MAX_SETTINGS_BYTES = 1 << 20
 BLOCK = 8  # ids of one box; the first block of a range is the server's own
 OF_SPAWNER = ("no-cgroup", "shared-uid", "no-landlock", "no-landlock-scope", "no-pidfs", "no-nft")
 SPAWNER = "from ringfence.spawner.main import main; main(sys.argv[1])"
@@ -51,20 +51,13 @@ class Ready:
 
 
 def read_settings(path: Path, *, missing_ok: bool) -> Settings:
-    """Settings of a file that nobody else can write: it names programs that run as its owner. Invalid, Refused."""
+    """Settings of a file that nobody else can write. Invalid, Refused."""
     try:
-        status = path.stat()
-        text = path.read_text()
+        text = owned.read_text(path, MAX_SETTINGS_BYTES)
     except FileNotFoundError as error:
         if missing_ok:
             return Settings()
         raise Invalid(f"no such file: {path}", remedy="`ringfence config show` prints one") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{path} cannot be read: {error}", remedy="it must be a UTF-8 text file") from error
-    mine = status.st_uid in (0, os.geteuid())
-    loose = status.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == 0 else 0))
-    if not mine or loose:
-        raise Refused(f"{path} can be written by others", remedy=f"chown {os.geteuid()} {path} && chmod go-w {path}")
     return parse(text, source=str(path))
 
 
@@ -251,6 +244,7 @@ def serve(layout: Layout, wish: Wish) -> tuple[list[str], dict[str, str]]:
     settings = override(settings, {"mode": mode_of(settings)})
     ready = make_state(layout, settings)
     with no_server(layout):
+        ready = replace(ready, settings=owned.place_script(ready.settings, layout, ready.kernel))
         copied = copy_runtime(ready)
         runtime.prune(layout.runtime, copied.path, layout.boxes)
         write_kernel_json(ready)

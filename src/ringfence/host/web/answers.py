@@ -49,13 +49,18 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 def _problem(each: Any) -> dict[str, Any]:
     """Without the input: it may be a secret."""
-    return {"where": [str(part) for part in each["loc"]], "problem": str(each["msg"])[:500]}
+    return {
+        "where": [str(part) for part in each["loc"]],
+        "problem": str(each["msg"]).removeprefix("Value error, ")[:500],
+    }
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, RingfenceError):  # FastAPI wraps what reading a body raises
         return answer(error.__cause__)
+    if isinstance(error.__cause__, UnicodeDecodeError):
+        return answer(Invalid("the body is not UTF-8", remedy="send JSON in UTF-8"))
     if error.status_code == 404:
         return answer(NotFound("no such address", remedy="see /v1/openapi.json for those that exist"))
     if error.status_code == 405:

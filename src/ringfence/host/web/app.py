@@ -14,6 +14,7 @@ from ringfence.host.web import (
     routes_boxes,
     routes_exec,
     routes_files,
+    routes_messages,
     routes_people,
     routes_runs,
     routes_threads,
@@ -56,6 +57,7 @@ def make_app(
         exec_stream,
         routes_files,
         routes_threads,
+        routes_messages,
         routes_runs,
     ):
         app.include_router(module.router)

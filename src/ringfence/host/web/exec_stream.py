@@ -6,7 +6,8 @@ server text {"started": {"pid"}}, {"stdin": n} (n more bytes of stdin may be sen
 
 Output is not read from the command faster than the socket takes it. Stdin has credit, so that the socket is always
 read and a signal or the client's end is seen even while the command reads nothing; a client that sends without credit
-is only read as fast as its command reads. A client that leaves stops the command: TERM, 2 s, KILL.
+is only read as fast as its command reads. A client that leaves stops the command: TERM, 2 s, KILL. So does one whose
+token is revoked or expires, or whose user is removed: it is told so, and nothing else from then on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ringfence.host.kernel.ports import Command
 from ringfence.host.web import shapes, shaping
 from ringfence.host.web.answers import answer, internal
 from ringfence.host.web.login import actor_of, engine_of, text_of
-from ringfence.host.web.ports import ExecRequest
+from ringfence.host.web.ports import ExecRequest, Presence
 from ringfence.host.web.race import race
 from ringfence.host.web.routes_exec import GRACE_SECONDS, argv_of, env_of
 
@@ -63,8 +64,16 @@ async def exec_stream(socket: WebSocket) -> None:
 
 async def _serve(socket: WebSocket, actor: Actor, tenant: str, user: str) -> None:
     wanted = await _request(socket)
-    command = await engine_of(socket).commands.run(actor, tenant, user, wanted)
-    end = await _Exchange(socket, command, wanted).run()
+    presence = engine_of(socket).people.presence(actor)
+    try:
+        command = await engine_of(socket).commands.run(actor, tenant, user, wanted)
+        end = await _Exchange(socket, command, wanted, presence).run()
+        await _last(socket, command, end, presence)
+    finally:
+        presence.close()
+
+
+async def _last(socket: WebSocket, command: Command, end: _End, presence: Presence) -> None:
     if end is _End.SERVER_STOPS:
         return  # not released: it runs on, and nobody has its outcome
     if end is _End.WHOLE:
@@ -72,6 +81,8 @@ async def _serve(socket: WebSocket, actor: Actor, tenant: str, user: str) -> Non
     elif end is _End.MISUSED:
         await _finish(socket, {"error": _misuse().as_json()})
     await command.release()
+    if end is _End.OVER:
+        presence.check()
 
 
 def _misuse() -> Invalid:
@@ -149,14 +160,16 @@ class _End(Enum):
     WHOLE = "whole"  # the command has ended and its output is sent
     LEFT = "left"  # the client left; the command was stopped
     MISUSED = "misused"  # the client said what means nothing; the command was stopped
+    OVER = "over"  # the actor may not speak any more; the command was stopped
     SERVER_STOPS = "server stops"  # the command goes on
 
 
 class _Exchange:
-    def __init__(self, socket: WebSocket, command: Command, request: ExecRequest) -> None:
+    def __init__(self, socket: WebSocket, command: Command, request: ExecRequest, presence: Presence) -> None:
         self._socket = socket
         self._command = command
         self._request = request
+        self._presence = presence
         self._stdin = _Stdin()
 
     async def run(self) -> _End:
@@ -165,7 +178,10 @@ class _Exchange:
         except WebSocketDisconnect:
             await self._command.stop(GRACE_SECONDS)
             return _End.LEFT
-        talking, listening = await race(self._talk(), self._listen_and_feed())
+        talking, listening, over = await race(self._talk(), self._listen_and_feed(), self._presence.over())
+        if not over.cancelled():
+            await self._command.stop(GRACE_SECONDS)
+            return _End.OVER
         if not talking.cancelled() and talking.result():
             return _End.WHOLE
         if not listening.cancelled() and listening.result() == SERVER_STOPS:

@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from ringfence.host.web.patience import PatientProtocol
 
 SO_PEERGROUPS = 59  # asm-generic/socket.h; not in the socket module of 3.11
 _UCRED = struct.Struct("3i")  # pid, uid, gid
@@ -57,7 +57,7 @@ def _groups(sock: Any) -> list[int]:
     return [gid for (gid,) in struct.iter_unpack("I", raw)]
 
 
-class IdentifyingProtocol(H11Protocol):
+class IdentifyingProtocol(PatientProtocol):
     """uvicorn's h11 protocol that puts the peer into `scope["state"]["peer"]`, also for WebSockets: an upgrade
     hands `app_state` on."""
 

@@ -8,12 +8,12 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.errors import Invalid, Unauthenticated
 from ringfence.host.kernel.ports import Command, Outcome
 from ringfence.host.web import shapes, shaping
 from ringfence.host.web.login import CurrentActor, CurrentEngine
 from ringfence.host.web.names import Name
-from ringfence.host.web.ports import ExecRequest
+from ringfence.host.web.ports import ExecRequest, Presence
 from ringfence.host.web.race import race
 
 router = APIRouter(prefix="/v1/tenants/{tenant}/users/{user}", tags=["commands"])
@@ -61,14 +61,21 @@ async def exec_command(
         stdin="null" if stdin is None else "pipe",
         output="keep",
     )
-    command = await engine.commands.run(actor, tenant, user, wanted)
-    outcome = await _attended(request, command, stdin)
-    await command.release()
-    return shaping.outcome(outcome)
+    presence = engine.people.presence(actor)
+    try:
+        command = await engine.commands.run(actor, tenant, user, wanted)
+        outcome = await _attended(request, command, stdin, presence)
+        await command.release()
+        if outcome is None:
+            presence.check()
+            raise Unauthenticated("you may not speak any more: the command was stopped")
+        return shaping.outcome(outcome)
+    finally:
+        presence.close()
 
 
-async def _attended(request: Request, command: Command, stdin: bytes | None) -> Outcome:
-    """The outcome; a client that leaves before stops the command."""
+async def _attended(request: Request, command: Command, stdin: bytes | None, presence: Presence) -> Outcome | None:
+    """The outcome; a client that leaves before stops the command. None: so did one that may not speak any more."""
 
     async def fed() -> Outcome:
         async with asyncio.TaskGroup() as group:
@@ -77,12 +84,13 @@ async def _attended(request: Request, command: Command, stdin: bytes | None) -> 
             feeding.cancel()
         return outcome
 
-    ended, _ = await race(fed(), _disconnected(request))
-    if not ended.cancelled():
+    ended, _, over = await race(fed(), _disconnected(request), presence.over())
+    if not ended.cancelled() and over.cancelled():
         outcome: Outcome = ended.result()
         return outcome
     await command.stop(GRACE_SECONDS)
-    return await command.outcome()
+    outcome = await command.outcome()
+    return outcome if over.cancelled() else None
 
 
 async def _feed(command: Command, stdin: bytes | None) -> None:

@@ -1,4 +1,5 @@
-"""The box's files. Bodies are streamed both ways and never held; paths are bytes and never decoded.
+"""The box's files. Bodies are streamed both ways and never held; paths are bytes and never decoded. A body that lasts
+longer than its sender may speak is cut off.
 
 A download is `application/octet-stream` and an attachment, always: what a box holds must not become a page of ours.
 """
@@ -18,6 +19,7 @@ from ringfence.host.kernel.errors import Failed, Invalid
 from ringfence.host.web import shapes, shaping
 from ringfence.host.web.login import CurrentActor, CurrentEngine
 from ringfence.host.web.names import Name, file_path, raw_query
+from ringfence.host.web.ports import Presence
 
 router = APIRouter(prefix="/v1/tenants/{tenant}/users/{user}/files", tags=["files"])
 _PATH: dict[str, Any] = {
@@ -45,9 +47,11 @@ _SAFE_HEADERS = {
 )
 async def file_get(request: Request, engine: CurrentEngine, actor: CurrentActor, tenant: Name, user: Name) -> Response:
     async with AsyncExitStack() as stack:
+        presence = engine.people.presence(actor)
+        stack.callback(presence.close)
         opened = engine.files.get(actor, tenant, user, file_path(request))
         info, data = await stack.enter_async_context(opened)
-        body = _exactly(info.size, data, stack.pop_all())
+        body = _exactly(info.size, _while_present(presence, data), stack.pop_all())
     headers = {**_SAFE_HEADERS, "Content-Length": str(info.size)}
     return StreamingResponse(body, media_type="application/octet-stream", headers=headers)
 
@@ -75,11 +79,23 @@ async def file_put(
     mode: Annotated[str, Query(description="permission bits in octal")] = "644",
 ) -> shapes.FileShape:
     path, bits = file_path(request), _mode(mode)
+    presence = engine.people.presence(actor)
     try:
-        info = await engine.files.put(actor, tenant, user, path, request.stream(), bits)
+        data = _while_present(presence, request.stream())
+        info = await engine.files.put(actor, tenant, user, path, data, bits)
     except ClientDisconnect:
         raise Invalid("the upload ended early; nothing was changed", remedy="send it again") from None
+    finally:
+        presence.close()
     return shapes.FileShape(**shaping.file(info))
+
+
+async def _while_present(presence: Presence, data: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Unauthenticated, between two pieces. Asks the store nothing: files are minutes at the most."""
+    async for piece in data:
+        presence.check()
+        yield piece
+    presence.check()
 
 
 def _mode(text: str) -> int:

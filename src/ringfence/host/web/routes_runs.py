@@ -35,3 +35,17 @@ async def runs(
 @router.get("/runs/{run}")
 async def run_show(engine: CurrentEngine, actor: CurrentActor, run: Name) -> shapes.RunShape:
     return shaping.run(await engine.runs.show(actor, run), steps=True)
+
+
+@router.post("/runs/{run}/cancel", status_code=202)
+async def run_cancel(engine: CurrentEngine, actor: CurrentActor, run: Name) -> shapes.RunShape:
+    """The run ends as soon as its loop does. One that has ended is answered as it is."""
+    await engine.runs.cancel(actor, run)
+    return shaping.run(await engine.runs.show(actor, run), steps=False)
+
+
+@router.post("/runs/{run}/redrive", status_code=202)
+async def run_redrive(engine: CurrentEngine, actor: CurrentActor, run: Name) -> shapes.RunShape:
+    """A failed run is tried again, with what it has done so far. 409 when it would end the same way."""
+    await engine.runs.redrive(actor, run)
+    return shaping.run(await engine.runs.show(actor, run), steps=False)

@@ -6,13 +6,27 @@ Times are ISO 8601 in UTC; sizes are bytes. Requests refuse unknown fields: a mi
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def _text(value: str) -> str:
+    """What every store and every terminal can hold: PostgreSQL takes no NUL, and UTF-8 no lone surrogate."""
+    if "\0" in value:
+        raise ValueError("text must not have NUL characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("text must be valid UTF-8: a lone surrogate is none") from None
+    return value
+
+
+Text = Annotated[str, AfterValidator(_text)]
 
 
 class ErrorBody(BaseModel):
@@ -219,10 +233,21 @@ class ThreadList(BaseModel):
     threads: list[ThreadShape]
 
 
+class NewBreakGlass(Request):
+    reason: Text = Field(description="is told to the members")
+
+
+class BreakGlassShape(BaseModel):
+    until: datetime = Field(description="when the text is closed to the operator again")
+
+
 class NewMessage(Request):
-    text: str
+    """`steer`: one more message of the actor's own turn that is under way in the lane; queued when there is none."""
+
+    text: Text
     mode: Literal["queue", "steer", "reject"] = "queue"
-    key: str | None = None
+    key: Text | None = Field(default=None, description="the same key and body: the same turn, for 7 days")
+    attachments: list[Text] = Field(default=[], description="paths of files of the author's box, 20 at most")
 
 
 class AcceptedShape(BaseModel):
@@ -232,6 +257,12 @@ class AcceptedShape(BaseModel):
     run: str
     cursor: int
     repeated: bool
+    steered: bool = Field(description="the message joined a turn that was under way")
+
+
+class AttachmentShape(BaseModel):
+    path: str
+    size: int
 
 
 class MessageShape(BaseModel):
@@ -242,6 +273,7 @@ class MessageShape(BaseModel):
     cursor: int
     turn: str
     created_at: datetime
+    attachments: list[AttachmentShape] = []
 
 
 class MessageList(BaseModel):
@@ -249,6 +281,8 @@ class MessageList(BaseModel):
 
 
 class EventList(BaseModel):
+    """Each {"cursor", "kind", "actor", "turn", "run", "body", "at"}; the body as far as the actor may see it."""
+
     events: list[dict[str, Any]]
 
 

@@ -148,6 +148,7 @@ def message(noun: Message) -> shapes.MessageShape:
         cursor=noun.cursor,
         turn=noun.turn,
         created_at=noun.created_at,
+        attachments=[shapes.AttachmentShape(path=each.path, size=each.size) for each in noun.attachments],
     )
 
 
