@@ -36,6 +36,7 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	@$(BIN)/ringfence bench boxes
+	@$(BIN)/ringfence bench turns
 
 soak: $(STAMP)
 	@$(BIN)/python -m pytest -m soak

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -19,11 +18,6 @@ from ringfence.bench.throwaway import CommandFailed, Installation, installation
 EXEC_ROUNDS = 31
 BOXES = 20
 MIB = 1 << 20
-
-
-def machine() -> str:
-    model = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
-    return f"{os.cpu_count()} x {model[1] if model else platform.machine()}, Linux {platform.release()}"
 
 
 def run(say: Callable[[str], None]) -> tuple[list[Row], list[str]]:

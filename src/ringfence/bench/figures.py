@@ -61,8 +61,30 @@ def ratio(name: str, ours: Series, floor: Series, *, times: float, plus_ms: floa
     )
 
 
+def at_least(name: str, value: float, unit: str, least: float, **details: object) -> Row:
+    return Row(name, f"{value:.2f}{unit}", f">= {least:g}{unit}", value >= least, {"value": round(value, 3), **details})
+
+
 def at_most(name: str, value: float, unit: str, most: float, **details: object) -> Row:
     return Row(name, f"{value:.2f} {unit}", f"<= {most:g} {unit}", value <= most, {"value": round(value, 3), **details})
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A straight line through points, by least squares."""
+
+    slope: float
+    error: float  # standard error of the slope
+
+    @classmethod
+    def through(cls, points: Sequence[tuple[float, float]]) -> Line:
+        """Three points or more, not all of one x."""
+        n = len(points)
+        middle_x, middle_y = (sum(values) / n for values in zip(*points, strict=True))
+        spread = sum((x - middle_x) ** 2 for x, _ in points)
+        slope = sum((x - middle_x) * (y - middle_y) for x, y in points) / spread
+        left = sum((y - middle_y - slope * (x - middle_x)) ** 2 for x, y in points)
+        return cls(slope, (left / (n - 2) / spread) ** 0.5)
 
 
 def as_text(machine: str, rows: Sequence[Row], notes: Sequence[str]) -> str:
