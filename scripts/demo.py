@@ -13,6 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from ringfence.bench import processes
 from ringfence.bench.throwaway import CommandFailed, Installation, installation
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -144,18 +145,80 @@ def attacks(demo: Installation) -> None:
     job.communicate(timeout=30)
 
 
+def until(name: str) -> str:
+    """A command that waits for a file, so that what happens meanwhile does not depend on how fast this host is."""
+    return f"until [ -e {name} ]; do sleep 0.1; done"
+
+
+def accepted(demo: Installation, words: str, count: int) -> None:
+    """Waits until so many messages with these words are in the thread."""
+    deadline = time.monotonic() + 60
+    while True:
+        events = demo.ok("events", "demo", "--as", "alice", "--json").json()["events"]
+        if sum(event["kind"] == "message" and words in event["body"]["text"] for event in events) >= count:
+            return
+        if time.monotonic() > deadline:
+            raise Failed(f"{count} messages with {words!r} were not accepted within 60 s")
+        time.sleep(0.1)
+
+
+def steer(demo: Installation) -> None:
+    heading("alice adds something while her turn runs; bob tries to")
+    first = ask("Wait until I say so.", f"{until('go-on')}; echo first >> steps.txt")
+    process = demo.popen("say", "--as", "alice", "--thread", "demo", "--json", first)
+    note(f"alice> {first}")
+    processes.first_of(until("go-on"))
+    said = {}
+    for user, word in (("bob", "from bob"), ("alice", "second")):
+        text = ask("One more thing:", f"echo {word} >> steps.txt")
+        note(f"{user} (steer)> {text}")
+        said[user] = demo.popen("say", "--as", user, "--thread", "demo", "--mode", "steer", "--json", text)
+    accepted(demo, "One more thing:", len(said))
+    demo.ok("files", "put", "alice", "go-on", "-", stdin=b"")
+    turn = json.loads(process.communicate(timeout=60)[0])
+    answers = {user: json.loads(client.communicate(timeout=60)[0]) for user, client in said.items()}
+    note(f"agent> {turn['reply']}")
+    check(answers["alice"]["turn"] == turn["turn"], "what alice added joined the turn that was under way")
+    check(
+        answers["bob"]["turn"] != turn["turn"], "what bob said became a turn of his own: no steer reaches another's run"
+    )
+    for user, wanted in (("alice", "first\nsecond\n"), ("bob", "from bob\n")):
+        check(demo.ok("files", "get", user, "steps.txt", "-").text == wanted, f"each worked in the own box: {user}'s")
+    hidden = demo.ok("run", "show", turn["run"], "--as", "bob", "--json").json()
+    check("steps.txt" not in json.dumps(hidden), "bob sees that alice's run was there, not what it did")
+
+
+def killed_loop(demo: Installation) -> None:
+    heading("The agent loop is killed with SIGKILL in mid-turn")
+    idle = processes.idle_forks(demo.popen("exec", "alice", "--", "sleep", "61.75"), "61.75")
+    wait = until("loop-is-gone")
+    text = ask("Once, please.", f"{wait}; echo counted >> counted.txt", "cat counted.txt")
+    client = demo.popen("say", "--as", "alice", "--thread", "demo", "--json", text)
+    note(f"alice> {text}")
+    loops = processes.forks_of(processes.first_of(wait)) - idle
+    assert demo.server is not None
+    for pid in loops:
+        processes.kill(pid, demo.server.pid)
+    check(loops, f"killed: {sorted(loops)}, the loop of this turn, while its command runs")
+    demo.ok("files", "put", "alice", "loop-is-gone", "-", stdin=b"")
+    answer = json.loads(client.communicate(timeout=60)[0])
+    note(f"agent> {answer['reply']}")
+    check(answer["status"] == "completed", "a new loop took over from the checkpoint, and the turn completed")
+    check(demo.ok("files", "get", "alice", "counted.txt", "-").text == "counted\n", "its command ran exactly once")
+    run = demo.ok("run", "show", answer["run"], "--json").json()
+    check(run["attempts"] == 2, "two attempts, one run, one reply")
+
+
 def survive(demo: Installation) -> None:
     heading("The server is killed with SIGKILL while everybody works")
     for user in QUESTIONS:
         demo.shell(user, "nohup sh -c 'while :; do echo tick >> ticks; sleep 0.1; done' >/dev/null 2>&1 &")
-    text = ask("One slow thing, please, exactly once.", "sleep 3; echo done >> once.txt", "cat once.txt")
+    wait = until("server-is-back")
+    text = ask("One slow thing, please, exactly once.", f"{wait}; echo done >> once.txt", "cat once.txt")
     words = ("say", "--as", "alice", "--thread", "demo", "--key", "slow-1", "--json", text)
     boxes = {user: demo.box(user)["box"] for user in QUESTIONS}
     interrupted = demo.popen(*words)
-    deadline = time.monotonic() + 20
-    while demo.shell("alice", "pgrep -f '[e]cho done' >/dev/null").code:
-        if time.monotonic() > deadline:
-            raise Failed("the slow step did not start within 20 s")
+    processes.first_of(wait)
     note(f"killed: {demo.kill()}; boxes and their jobs go on without a server")
     if os.geteuid() == 0:  # root can look into the trees from outside
         trees = {user: demo.home / "boxes" / box / "tree" / "home" / "ticks" for user, box in boxes.items()}
@@ -165,6 +228,7 @@ def survive(demo: Installation) -> None:
             check(path.stat().st_size > before[user], f"{user}'s background job kept running with no server at all")
     demo.start()
     note(demo.lines[-1])
+    demo.ok("files", "put", "alice", "server-is-back", "-", stdin=b"")
     answer = json.loads(interrupted.communicate(timeout=60)[0])
     check(answer["status"] == "completed", "alice's client waited, and the turn that was under way completed")
     note(f"agent> {answer['reply']}")
@@ -175,6 +239,18 @@ def survive(demo: Installation) -> None:
         time.sleep(0.5)
         check(int(shell(demo, user, "wc -l < ticks")[1]) > first, f"{user}'s box was adopted, its job still runs")
     check(all(demo.box(user)["generation"] == 1 for user in QUESTIONS), "no box was started a second time")
+
+
+def record(demo: Installation) -> None:
+    heading("What the thread's durable record says of alice's last turn, as bob may see it")
+    events = demo.ok("events", "demo", "--as", "bob", "--json").json()["events"]
+    check([event["cursor"] for event in events] == list(range(1, len(events) + 1)), "no event is missing or twice")
+    last = max(event["cursor"] for event in events if event["kind"] == "run.ended")
+    turn = next(event["turn"] for event in events if event["cursor"] == last)
+    first = min(event["cursor"] for event in events if event["turn"] == turn)
+    note(demo.ok("events", "demo", "--as", "bob", "--after", str(first - 1)).text)
+    ends = [event for event in events if event["turn"] == turn and event["kind"] in ("reply", "run.ended")]
+    check(len(ends) == 2, "one reply and one end, though the server was killed in between")
 
 
 def shell(demo: Installation, user: str, script: str) -> tuple[int, str]:
@@ -194,7 +270,10 @@ def main() -> int:
             people(demo)
             turns(demo)
             attacks(demo)
+            steer(demo)
+            killed_loop(demo)
             survive(demo)
+            record(demo)
             for user in QUESTIONS:
                 demo.ok("box", "stop", user)
     except (Failed, CommandFailed) as claim:

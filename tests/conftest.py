@@ -7,9 +7,18 @@ root nothing may be left out or skipped: a missing part is a failure there. Test
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast a busy machine draws inputs says nothing of our code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+# A shell ignores SIGINT for what it starts in the background, and children inherit that; tests interrupt theirs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 ONLY_ROOT = "needs root"

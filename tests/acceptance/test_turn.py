@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.installation import Installation, eventually, installation, of_uid
+from ringfence.bench import processes
+from tests.support.installation import Installation, eventually, installation, of_uid, until_file
 
 
 def test_say_runs_in_the_authors_box(server: Installation, alice: str, bob: str) -> None:
@@ -64,11 +64,13 @@ def test_a_stranger_finds_no_thread(server: Installation, alice: str, bob: str) 
 
 def test_a_lane_is_ordered(server: Installation, alice: str) -> None:
     server.say(alice, "lane", "first")
-    slow = server.popen("say", "--as", alice, "--thread", "lane", "--json", "$ sleep 1; echo one >> order.txt")
-    time.sleep(0.6)
+    text = f"$ {until_file('lane-go')}; echo one >> order.txt"
+    slow = server.popen("say", "--as", alice, "--thread", "lane", "--json", text)
+    processes.first_of(until_file("lane-go"))
     rejected = server.run("say", "--as", alice, "--thread", "lane", "--mode", "reject", "--json", "no")
     assert rejected.code == 3
     assert rejected.json()["status"] == "rejected"
+    server.ok("files", "put", alice, "lane-go", "-", stdin=b"")
     assert server.say(alice, "lane", "$ echo two >> order.txt")["status"] == "completed"
     slow.communicate(timeout=30)
     assert server.ok("files", "get", alice, "order.txt", "-").text == "one\ntwo\n"
@@ -77,12 +79,14 @@ def test_a_lane_is_ordered(server: Installation, alice: str) -> None:
 def test_a_turn_survives_a_killed_server_and_runs_its_step_once() -> None:
     with installation() as made:
         made.ok("user", "add", "ann")
-        words = ("say", "--as", "ann", "--thread", "t", "--key", "k", "--json", "$ sleep 4; echo x >> once\n$ cat once")
+        text = f"$ {until_file('back')}; echo x >> once\n$ cat once"
+        words = ("say", "--as", "ann", "--thread", "t", "--key", "k", "--json", text)
         client = made.popen(*words)
-        eventually(lambda: b"sleep 4" in made.shell("ann", "cat /proc/[0-9]*/cmdline 2>/dev/null").out, 15)
+        processes.first_of(until_file("back"))
         made.kill()
         client.communicate(timeout=60)
         made.start()
+        made.ok("files", "put", "ann", "back", "-", stdin=b"")
         answer = made.ok(*words).json()
         assert answer["status"] == "completed", answer
         assert made.ok("files", "get", "ann", "once", "-").text == "x\n"
@@ -103,8 +107,8 @@ def in_main(pid: int) -> bool:
 @pytest.mark.root
 def test_a_turn_survives_a_killed_loop(server: Installation, person: str) -> None:
     """The loop is another process than any command; the box's owner cannot see it, its host can."""
-    words = ("say", "--as", person, "--thread", f"loop-{person}", "--json", "$ sleep 3; echo x >> once\n$ cat once")
-    client = server.popen(*words)
+    text = f"$ {until_file('go-on')}; echo x >> once\n$ cat once"
+    client = server.popen("say", "--as", person, "--thread", f"loop-{person}", "--json", text)
     uid = server.box(person)["uid"]
 
     def loops() -> list[int]:
@@ -114,8 +118,9 @@ def test_a_turn_survives_a_killed_loop(server: Installation, person: str) -> Non
         ]
 
     eventually(loops, 15, "the loop is there")
-    eventually(lambda: b"sleep 3" in server.shell(person, "cat /proc/[0-9]*/cmdline 2>/dev/null").out, 15)
+    processes.first_of(until_file("go-on"))
     os.kill(loops()[0], 9)
+    server.ok("files", "put", person, "go-on", "-", stdin=b"")
     out, err = client.communicate(timeout=60)
     answer = json.loads(out)
     assert answer["status"] == "completed", (answer, err)
