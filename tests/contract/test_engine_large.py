@@ -11,8 +11,8 @@ import hashlib
 import json
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,21 +77,13 @@ def bomb(size: int) -> bytes:
     return head + b"[],{}," * (size // 6) + b"0]}}]}]"
 
 
-@asynccontextmanager
-async def longest_stall() -> AsyncIterator[list[float]]:
-    """Seconds that somebody else had to wait for the event loop."""
-    found = [0.0]
-
-    async def look() -> None:
-        while True:
-            began = time.perf_counter()
-            await asyncio.sleep(0.001)
-            found[0] = max(found[0], time.perf_counter() - began)
-
-    async with asyncio.TaskGroup() as group:
-        looking = group.create_task(look())
-        yield found
-        looking.cancel()
+@contextmanager
+def loops_share() -> Iterator[list[float]]:
+    """Which part of the CPU time that was spent meanwhile was the event loop's; a busy host does not change it."""
+    found: list[float] = []
+    own, whole = time.thread_time(), time.process_time()
+    yield found
+    found.append((time.thread_time() - own) / (time.process_time() - whole))
 
 
 async def at_work(r: Rig) -> Loop:
@@ -104,7 +96,7 @@ async def test_bombs_that_are_asked_for_at_once_cost_one_conversation(tmp_path: 
         digest = await put(loop, bomb(15 * MIB))
         tracemalloc.start()
         try:
-            async with longest_stall() as stall:
+            with loops_share() as share:
                 answers = await asyncio.gather(*(generate(loop, digest, n) for n in range(1, 21)))
             peak = tracemalloc.get_traced_memory()[1]
         finally:
@@ -112,20 +104,17 @@ async def test_bombs_that_are_asked_for_at_once_cost_one_conversation(tmp_path: 
         assert {type(answer) for answer in answers} == {Invalid}
         assert "more than 60000 lists and objects" in answers[0].message
         assert peak < 80 * MIB  # chunks, whole, and the ask of a driver; parsed, each of the 20 would take 600 MB
-        assert stall[0] < 0.2
+        assert share[0] < 0.5
 
 
 async def test_a_large_honest_conversation_keeps_nobody_waiting(tmp_path: Path) -> None:
     async with rig(tmp_path, ("alice",), script=parked, model=Scripted()) as r:
         loop = await at_work(r)
         digest = await put(loop, honest(MAX_CONVERSATION - 5000))
-        stalls = []
-        for call in range(1, 4):  # the machine may be busy once
-            async with longest_stall() as stall:
-                answer = await generate(loop, digest, call)
-            assert answer["usage"]["input_tokens"] > 3_500_000
-            stalls += stall
-        assert min(stalls) < 0.1, stalls  # 0.02 s when nothing else is done; on the event loop it would be 0.15 s
+        with loops_share() as share:
+            answer = await generate(loop, digest, 1)
+        assert answer["usage"]["input_tokens"] > 3_500_000
+        assert share[0] < 0.3, share
 
 
 async def test_a_run_has_one_conversation_in_memory_and_every_ask_is_answered(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import tracemalloc
 from typing import Any
@@ -35,15 +34,13 @@ def many_values(n: int) -> dict[str, Any]:
         [message("\u6f22" * (3 * MIB))],
     ],
 )
-async def test_the_event_loop_goes_on(messages: list[dict[str, Any]]) -> None:
-    asking = asyncio.create_task(Scripted().generate(messages, TOOLS, lambda text: None))
-    longest = 0.0
-    while not asking.done():
-        began = time.perf_counter()
-        await asyncio.sleep(0.001)
-        longest = max(longest, time.perf_counter() - began)
-    assert (await asking).usage is not None
-    assert longest < 0.2
+async def test_the_work_is_not_the_event_loops(messages: list[dict[str, Any]]) -> None:
+    """By CPU time, which a busy host does not change: on the event loop all of it would be this thread's."""
+    own, whole = time.thread_time(), time.process_time()
+    reply = await Scripted().generate(messages, TOOLS, lambda text: None)
+    own, whole = time.thread_time() - own, time.process_time() - whole
+    assert reply.usage is not None
+    assert own < whole / 2
 
 
 async def test_of_endless_lines_only_some_become_calls() -> None:
