@@ -84,6 +84,7 @@ def test_a_turn_survives_a_killed_server_and_runs_its_step_once() -> None:
         client = made.popen(*words)
         processes.first_of(until_file("back"))
         made.kill()
+        client.kill()
         client.communicate(timeout=60)
         made.start()
         made.ok("files", "put", "ann", "back", "-", stdin=b"")
