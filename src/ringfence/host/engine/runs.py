@@ -109,9 +109,8 @@ class Runs:
     async def _seen(self, actor: Actor, run_id: str) -> tuple[Run, Thread, Relation]:
         absent = NotFound(f"no such run: {run_id!r}", remedy="ringfence run ls")
         run = None
-        with suppress(
-            NotFound
-        ):  # a thread is looked for all the same: the time is not to tell this from a run of others
+        # A thread is looked for all the same: the time is not to tell this from a run of others.
+        with suppress(NotFound):
             run = await self._parts.store.runs.get(RunId(run_id))
         try:
             thread = await self._parts.store.threads.by_id(run.thread if run is not None else ThreadId(""))

@@ -172,9 +172,8 @@ class Threads:
         """Without the reply for an operator who is no member."""
         absent = NotFound(f"no such turn: {turn_id!r}", remedy="ringfence events THREAD")
         turn = None
-        with suppress(
-            NotFound
-        ):  # a thread is looked for all the same: the time is not to tell this from a turn of others
+        # A thread is looked for all the same: the time is not to tell this from a turn of others.
+        with suppress(NotFound):
             turn = await self._parts.store.turns.get(TurnId(turn_id))
         try:
             thread = await self._parts.store.threads.by_id(turn.thread if turn is not None else ThreadId(""))
