@@ -109,7 +109,7 @@ async def test_a_brief_is_what_its_parts_say(team: Team) -> None:
     await team.begin(first, 1)
     await team.store.steps.save_checkpoint(first.id, first.epoch, "before_effect", 0, "{}")
     await team.steer("more")
-    brief, store = await team.store.reads.brief(first.id), team.store
+    brief, store = await team.store.reads.brief(first.id, 9, 1 << 20), team.store
     assert (brief.user, brief.thread) == (team.alice, team.thread)
     assert list(brief.said) == await store.turns.said(first.turn)
     assert [message.text for message in brief.said] == ["before", "more"]
@@ -117,10 +117,10 @@ async def test_a_brief_is_what_its_parts_say(team: Team) -> None:
     assert brief.steps == {step.n: step.state for step in await store.steps.all(first.id)} != {}
     assert brief.summary is None
     with pytest.raises(NotFound):
-        await store.reads.brief(RunId("run_none"))
+        await store.reads.brief(RunId("run_none"), 9, 1 << 20)
     await store.users.remove(team.alice.id)
     with pytest.raises(NotFound, match="no such user"):
-        await store.reads.brief(first.id)
+        await store.reads.brief(first.id, 9, 1 << 20)
 
 
 async def test_the_summary_of_a_brief_is_its_actors_own(team: Team) -> None:
@@ -131,13 +131,13 @@ async def test_the_summary_of_a_brief_is_its_actors_own(team: Team) -> None:
     await team.say("and now")
     [mine] = await team.claim()
     await team.store.threads.set_summary(mine.id, mine.epoch, old.message.cursor, "in short")
-    summary = (await team.store.reads.brief(mine.id)).summary
+    summary = (await team.store.reads.brief(mine.id, 9, 1 << 20)).summary
     assert summary is not None
     assert (summary.text, summary.actor) == ("in short", team.alice.id)
     await team.store.runs.end(mine.id, mine.epoch, *_CANCELLED)
     await team.say("me too", team.bob)
     [bobs] = await team.claim()
-    assert (await team.store.reads.brief(bobs.id)).summary is None
+    assert (await team.store.reads.brief(bobs.id, 9, 1 << 20)).summary is None
 
 
 async def test_a_home_with_its_owner(team: Team) -> None:

@@ -52,7 +52,7 @@ async def test_the_journal_of_a_step(team: Team) -> None:
     assert await steps.count(run.id) == 3
     await team.begin(run, 4)
     assert await steps.count(run.id) == 4, "one that has begun counts"
-    assert (await team.store.reads.brief(run.id)).steps == {
+    assert (await team.store.reads.brief(run.id, 9, 1 << 20)).steps == {
         1: StepState.ENDED,
         2: StepState.INTERRUPTED,
         3: StepState.ENDED,

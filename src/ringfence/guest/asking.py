@@ -4,7 +4,9 @@
                 {"v": 2, "blob": SHA-256, "tail": [...], ...}           large: `tail` comes after the blob's messages
     blob        the JSON text of a list of messages, in chunks
 
-Each call of the model is made from a checkpoint: a loop that dies in it is replaced by one that makes the same call.
+Each call of the model is made from a state that a new attempt comes to by itself: a loop that dies in it is replaced by
+one that makes the same call. A checkpoint is one; so is what follows from it, or from run.start while there is none, by
+the results of steps, which the journal has.
 """
 
 import binascii
@@ -12,7 +14,7 @@ import time
 
 from ringfence.guest import compaction, toolset
 from ringfence.guest.asks import RunFailed, Wound
-from ringfence.guest.conversation import VERSION, State
+from ringfence.guest.conversation import OF_RESULTS, VERSION, State
 from ringfence.guest.digest import sha256
 from ringfence.guest.loop import AskError
 from ringfence.guest.plain_json import dumps, loads
@@ -48,8 +50,20 @@ class Asking:
         self.host, self.state = host, state
         self._model, self._listen = model, listen
         self._base = base
+        self._mark = _mark(state)
 
     # --- checkpoints
+
+    def reachable(self) -> bool:
+        """Whether a new attempt comes to this state by itself: since the last checkpoint (or run.start, without one)
+        there have been results of steps, and nothing else."""
+        count, fields = self._mark
+        since = self.state.messages[count:]
+        return fields == _mark(self.state)[1] and all(message["role"] == "tool" for message in since)
+
+    def rewritten(self) -> None:
+        """Messages that were saved are others now."""
+        self._base, self._mark = None, (0, "")
 
     def save(self, boundary: str) -> None:
         """AskError; RunFailed `too_large`."""
@@ -57,6 +71,7 @@ class Asking:
             self._base = None
         text, blobs = self._packed()
         self.host.ask("checkpoint.save", boundary=boundary, step=self.state.step, state=text, blobs=blobs)
+        self._mark = _mark(self.state)
 
     def _packed(self) -> tuple[str, list[str]]:
         fields, messages = {"v": VERSION, **self.state.fields()}, self.state.messages
@@ -164,6 +179,12 @@ def _checked(messages: "Any") -> "list[dict[str, Any]]":
     if not isinstance(messages, list) or len(messages) < 2 or any(len(message) != 4 for message in messages):
         raise ValueError
     return messages
+
+
+def _mark(state: State) -> tuple[int, str]:
+    """How many messages, and every field but those that a step's result changes."""
+    fields = {name: value for name, value in state.fields().items() if name not in OF_RESULTS}
+    return len(state.messages), dumps(fields)
 
 
 def spec_tokens(tools: "Sequence[dict[str, Any]]") -> int:

@@ -41,6 +41,7 @@ _PLAIN: "dict[str, type]" = {
     "repeats": int,  # how many times in a row
 }
 FIELDS = (*_PLAIN, "draft")
+OF_RESULTS = ("step", "last", "repeats")  # fields that change with each result of a step, and by it alone
 
 
 class State:

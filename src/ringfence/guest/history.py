@@ -71,6 +71,7 @@ def make_room(asking: "Asking", window: int) -> None:
     limit = window * 7 // 10
     if all_tokens(state) <= limit:
         return
+    asking.rewritten()
     _quietly(asking.host, "run.event", text=EVENT)
     while state.cursors and all_tokens(state) > window // 2:
         if compaction.total(state.messages[state.begin : state.head]) <= window // 20:

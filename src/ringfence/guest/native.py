@@ -3,7 +3,7 @@
 After a redrive it starts from its checkpoint and asks the same steps again; the host answers those that were done from
 the journal. It must not look at clocks, random numbers or the order of a set.
 
-    think    take up what was said -> make room -> checkpoint -> model
+    think    take up what was said -> make room -> checkpoint, unless only steps came since the last -> model
     tools    one step after the other, all of an answer's calls
     finish   refused while the actor has said more than the answer knows of: then it thinks again
     wound    the soft deadline has passed: no tools from then on; a call of the model that has no answer by then is given
@@ -108,12 +108,12 @@ class Loop:
 
     def _ask_model(self) -> None:
         state = self._state
-        news = self._take_up()
+        self._take_up()
         if state.wound and not state.told and state.draft is None:
             state.told = True
             state.note(WOUND)
         history.make_room(self._asking, self._window)
-        if news or state.calls or state.wound:  # else there is nothing yet that run.start would not give again
+        if not self._asking.reachable():
             self._asking.save("before_model")
         answer = self._asking.generate(state.messages, [] if state.wound else toolset.SPECS)
         calls = [] if state.wound else [_received(call) for call in answer["tool_calls"]]

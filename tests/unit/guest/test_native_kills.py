@@ -74,6 +74,25 @@ def large_and_compacted() -> LoopHost:
     )
 
 
+def many_calls() -> LoopHost:
+    """Thirty steps of one answer, of which a new loop knows nothing but the journal; some are the same again and again,
+    which it is told of with their number, also across answers."""
+    same = [shell("look")] * 4
+    answers = [calls(*map(shell, "abcdefghijklmnopqrstuv"), *same), calls(*same[:3]), calls(shell("z")), says("done")]
+    return LoopHost(scripted(*answers), result=lambda n, arguments: {"ok": True, **arguments, "duration_ms": n})
+
+
+def many_calls_steered() -> LoopHost:
+    """Something else than results came since the checkpoint."""
+    host = many_calls()
+    host.planned = [(1, LATE, 2), (2, LATER, 0)]
+    return host
+
+
+def hung_after_many_calls() -> LoopHost:
+    return told_to_end(many_calls(), 2)
+
+
 def cut_off() -> LoopHost:
     answers = [calls(shell("a")), says("one, ", "length"), says("two, ", "length"), says("three")]
     return LoopHost(scripted(*answers), steers=[(4, LATE, 0)])
@@ -119,6 +138,10 @@ CASES: list[Callable[[], LoopHost]] = [
     compacted,
     compacted_and_steered,
     large,
+    large_and_compacted,
+    many_calls,
+    many_calls_steered,
+    hung_after_many_calls,
     cut_off,
     hung,
     hung_at_once,

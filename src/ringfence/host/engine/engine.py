@@ -52,7 +52,7 @@ class Engine:
         self._crew, self._live, self._links = Crew(), LiveRuns(), Links(parts)
         self._viewers = Viewers(parts.store.events.changed)
         self._leaving = Leaving(parts, self._crew, self._live)
-        self._redriver = Redriver(parts, self._live, self._wake, self._over, self._leaving.left)
+        self._redriver = Redriver(parts, self._live, self._wake, self._freed, self._over, self._leaving.left)
         self._sweep = Sweep(
             parts, self._crew, self._live, self._links, self._redriver, self._leaving, self._carries_on, self._over
         )
@@ -133,6 +133,9 @@ class Engine:
 
     def _wake(self) -> None:
         self._work.wake()
+
+    def _freed(self) -> None:
+        self._work.freed()
 
     def _begun(self, held: Held) -> None:
         self._deadlines.look_at(held)

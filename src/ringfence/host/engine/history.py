@@ -13,6 +13,7 @@ from typing import Any
 
 from ringfence.host.kernel.ids import ThreadId, TurnId
 from ringfence.host.kernel.ports import Store
+from ringfence.host.kernel.reads import Tail
 from ringfence.host.kernel.threads import Message
 
 TAIL_BYTES = 256 * 1024  # of text, UTF-8 (architecture.md section 6)
@@ -23,6 +24,8 @@ STEER_BYTES = 900 * 1024
 _WORST = 12  # bytes of ASCII JSON that one character may take: two escapes of six
 _CUT = "\n[... cut: this message does not fit into what an agent loop can be given ...]"
 _LEAST = 75  # bytes of a frame that a message takes beside its text, with the shortest author and cursor and no file
+
+MOST_MESSAGES = FRAME_BYTES // _LEAST + 1  # more than these never fit
 
 
 def ascii_bytes(text: str) -> int:
@@ -101,8 +104,9 @@ def _size(message: Message) -> int:
 class History:
     """Of one turn, whose own message is given."""
 
-    def __init__(self, store: Store, thread: ThreadId, own: Message) -> None:
-        self._store, self._thread, self._own = store, thread, own
+    def __init__(self, store: Store, thread: ThreadId, own: Message, tail: Tail | None = None) -> None:
+        """`tail`: what was read of the thread already, with at least as many messages as anybody wants first."""
+        self._store, self._thread, self._own, self._tail = store, thread, own, tail
         self._began: dict[TurnId, bool] = {}  # before ours
 
     async def newest(
@@ -115,7 +119,7 @@ class History:
         while more and text >= 0 and room >= 0 and (limit is None or len(found) < limit):
             most = room // _LEAST + 1  # more than that never fit
             wanted = most if limit is None else min(most, limit - len(found))
-            page, more = await self._store.reads.tail(self._thread, before, after, wanted, text)
+            page, more = await self._page(before, after, wanted, text)
             before = page[0].cursor if page else before
             seen = visible(page, self._own, await self._earlier(page))
             text -= sum(_size(message) for message in seen)
@@ -124,6 +128,11 @@ class History:
         if limit is not None and len(found) > limit:
             return found[-limit:], True
         return found, more
+
+    async def _page(self, before: int | None, after: int, limit: int, size: int) -> tuple[Sequence[Message], bool]:
+        if before is None and self._tail is not None and self._tail.after == after:
+            return self._tail.messages, self._tail.more
+        return await self._store.reads.tail(self._thread, before, after, limit, size)
 
     async def _earlier(self, messages: Sequence[Message]) -> set[TurnId]:
         """Of the turns that spoke behind our own message, those that began before it."""

@@ -28,9 +28,10 @@ async def while_wanted(
     ends = [held.over] if passed else [held.over, held.hurried]
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(_settled(call()))
-        over = group.create_task(_first(*ends))
-        await asyncio.wait({asked, over}, return_when=asyncio.FIRST_COMPLETED)
-        over.cancel()
+        over = [group.create_task(end.wait()) for end in ends]
+        await asyncio.wait([asked, *over], return_when=asyncio.FIRST_COMPLETED)
+        for wait in over:
+            wait.cancel()
         if not asked.done():
             asked.cancel()
     if asked.cancelled():

@@ -29,11 +29,18 @@ CAUSES = {
 
 class Redriver:
     def __init__(
-        self, parts: Parts, live: LiveRuns, wake: Callable[[], None], over: Over, left: Callable[[Held], None]
+        self,
+        parts: Parts,
+        live: LiveRuns,
+        wake: Callable[[], None],
+        freed: Callable[[], None],
+        over: Over,
+        left: Callable[[Held], None],
     ) -> None:
-        """`wake`: there may be work to claim. `over`: a run of that box is final, whatever was kept for it may go.
-        `left`: its loop, if it is still there, works for nobody."""
-        self._parts, self._live, self._wake, self._over, self._left = parts, live, wake, over, left
+        """`wake`: there is work to claim. `freed`: there may be, since a run has ended. `over`: a run of that box is final,
+        whatever was kept for it may go. `left`: its loop, if it is still there, works for nobody."""
+        self._parts, self._live, self._over, self._left = parts, live, over, left
+        self._wake, self._freed = wake, freed
         self._log = logging.getLogger("ringfence.engine")
 
     async def lost(self, held: Held, reason: str, words: str = "") -> None:
@@ -97,7 +104,7 @@ class Redriver:
             self._left(held)
         if box is not None:
             self._over(run.id, box)
-        self._wake()
+        self._freed()
 
     async def _recorded_after_checkpoint(self, run: Run) -> bool:
         checkpoint = await self._parts.store.steps.checkpoint(run.id)

@@ -104,7 +104,7 @@ async def run_start(parts: Parts, run: Run, token: str, box: Box, brief: Brief) 
     )
     state = brief.checkpoint.state if brief.checkpoint is not None else None
     room = FRAME_BYTES - OVERHEAD - ascii_bytes(posture) - (ascii_bytes(state) if state is not None else 0)
-    history = History(parts.store, run.thread, said[0])
+    history = History(parts.store, run.thread, said[0], brief.tail)
     seen = await told(history, said, brief.summary, max(0, room), may_cut=state is not None)
     return {
         "run": run.id,

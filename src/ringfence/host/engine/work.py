@@ -1,6 +1,6 @@
 """The scheduler: claims queued runs, gives each to its actor's box, keeps the leases, and sweeps what was left behind.
 
-Woken by `wake` (a message was accepted, a lane is free), else once a sweep interval (back-offs end by time). It must
+Woken by `wake` (a message was accepted) and `freed` (a lane is free), else once a sweep interval (back-offs end by time). It must
 never hold more than `max_runs` leases, and never write for a run without its epoch.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.details import tell
+from ringfence.host.engine.history import MOST_MESSAGES, TAIL_BYTES
 from ringfence.host.engine.leaving import Leaving
 from ringfence.host.engine.live import Held, LiveRuns
 from ringfence.host.engine.parts import Parts
@@ -24,6 +25,7 @@ from ringfence.host.kernel.boxes import Box
 from ringfence.host.kernel.errors import NotFound, RingfenceError, StaleEpoch, TooLarge
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.ports import Link
+from ringfence.host.kernel.reads import Brief
 from ringfence.host.kernel.runs import Run, RunState
 
 
@@ -44,11 +46,19 @@ class Work:
         self._bringup, self._redriver = bringup, redriver
         self._steering, self._leaving, self._begun = steering, leaving, begun
         self._wake = asyncio.Event()
+        self._sure = True  # that something is queued
         self._draining = False
         self._log = logging.getLogger("ringfence.engine")
         self.claims_failed = ""  # why the last claim failed, for status
 
     def wake(self) -> None:
+        """Something was queued."""
+        self._sure = True
+        self._wake.set()
+
+    def freed(self) -> None:
+        """A run has ended, and what waited for its lane may go. Mostly nothing did, and its actor waits for the reply: a
+        claim of nothing would be in the way of that."""
         self._wake.set()
 
     def start(self) -> None:
@@ -62,8 +72,10 @@ class Work:
     async def _claims(self) -> None:
         while not self._draining:
             self._wake.clear()
+            sure, self._sure = self._sure, False
             try:
-                await self._claim()
+                if sure or await self._parts.store.reads.waiting():
+                    await self._claim()
                 self.claims_failed = ""
             except RingfenceError as error:
                 self.claims_failed = error.message
@@ -106,6 +118,9 @@ class Work:
 
     async def _executor(self, held: Held, token: str) -> None:
         store, run = self._parts.store, held.run
+        if (ready := await self._ready(run)) is not None:
+            await self._give(held, token, *ready)
+            return
         try:
             user, box = await store.reads.home(run.actor)
         except NotFound:
@@ -117,11 +132,25 @@ class Work:
         if box is None:
             box = await store.boxes.home_of(user, self._parts.driver.name, self._parts.config.limits)
         link = await self._bringup.ensure(box.id)
-        await self._give(held, token, box, link)
+        await self._give(held, token, box, link, await self._brief(run))
 
-    async def _give(self, held: Held, token: str, box: Box, link: Link) -> None:
+    async def _ready(self, run: Run) -> tuple[Box, Link, Brief] | None:
+        """With a box that is up nothing is waited for between what is read and what is given: one question does."""
+        try:
+            brief = await self._brief(run)
+        except NotFound:
+            return None
+        link = self._bringup.reachable(brief.box.id) if brief.box is not None else None
+        if brief.box is None or link is None or brief.user.disabled:
+            return None
+        return brief.box, link, brief
+
+    async def _brief(self, run: Run) -> Brief:
+        return await self._parts.store.reads.brief(run.id, MOST_MESSAGES, TAIL_BYTES)
+
+    async def _give(self, held: Held, token: str, box: Box, link: Link, brief: Brief) -> None:
+        """`brief`: read a moment ago, the link at hand."""
         store, run = self._parts.store, held.run
-        brief = await store.reads.brief(run.id)
         if (
             run.actor not in brief.thread.members
         ):  # a run that begins carries the thread's text into the box of its actor

@@ -25,13 +25,24 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class Tail:
+    """The newest messages of a thread behind a cursor."""
+
+    after: int
+    messages: Sequence[Message]  # oldest first
+    more: bool  # there are older ones behind the cursor
+
+
+@dataclass(frozen=True, slots=True)
 class Brief:
     """What a run begins with."""
 
     user: User  # its actor
+    box: Box | None  # the actor's home, if that was made already
     thread: Thread
     said: Sequence[Message]  # what people said to its turn: its own message, then the steers
     summary: Summary | None  # of its actor, of its thread
+    tail: Tail  # of its thread: behind the summary, if that was made before its own message
     checkpoint: Checkpoint | None
     steps: Mapping[int, StepState]  # by number
 
@@ -53,5 +64,8 @@ class Reads(Protocol):
     async def home(self, user: UserId) -> tuple[User, Box | None]:
         """The user with the home box, if that was made already. NotFound: who was removed."""
 
-    async def brief(self, run: RunId) -> Brief:
-        """NotFound: the run, its actor (who was removed) or its thread."""
+    async def brief(self, run: RunId, limit: int, size: int) -> Brief:
+        """`limit`, `size`: of its tail, as of `tail`. NotFound: the run, its actor (who was removed) or its thread."""
+
+    async def waiting(self) -> bool:
+        """Whether any run is queued, for whatever reason. Cheaper than a claim, and in nobody's way."""

@@ -12,15 +12,16 @@ from ringfence.host.kernel.boxes import Box
 from ringfence.host.kernel.errors import NotFound
 from ringfence.host.kernel.ids import RunId, ThreadId, UserId
 from ringfence.host.kernel.people import User
-from ringfence.host.kernel.reads import Brief, Page
-from ringfence.host.kernel.threads import Event, Message, Thread
+from ringfence.host.kernel.reads import Brief, Page, Tail
+from ringfence.host.kernel.runs import RunState
+from ringfence.host.kernel.threads import Message, Thread
 from ringfence.host.store.boxes import find_home
 from ringfence.host.store.database import Database
-from ringfence.host.store.events import events_after
+from ringfence.host.store.events import MAX_CURSOR, event_of
 from ringfence.host.store.messages import messages_before, said_to
 from ringfence.host.store.people import find_user_by_id
 from ringfence.host.store.run_rows import run_row
-from ringfence.host.store.schema import members, tenants, threads, users
+from ringfence.host.store.schema import LIVE, events, members, runs, tenants, threads, users
 from ringfence.host.store.steps import find_checkpoint, states_of
 from ringfence.host.store.summaries import find_summary
 from ringfence.host.store.text import storable
@@ -44,9 +45,14 @@ _OF_MEMBER = (
     .where(members.c.user == sa.bindparam("by_member"))
     .with_only_columns(threads.c.id)
 )
-_NAMES = sa.select(users.c.id, users.c.name).where(
-    users.c.id.in_(sa.bindparam("of_users", expanding=True)), users.c.removed_at.is_(None)
+_NAMED_EVENTS = (
+    sa.select(events, users.c.name.label("actor_name"))
+    .select_from(events.outerjoin(users, sa.and_(users.c.id == events.c.actor, users.c.removed_at.is_(None))))
+    .where(events.c.thread == sa.bindparam("in_thread"), events.c.cursor > sa.bindparam("after", type_=sa.BigInteger))
+    .order_by(events.c.cursor)
+    .limit(sa.bindparam("count", type_=sa.BigInteger))
 )
+_QUEUED = sa.select(runs.c.id).where(sa.text(LIVE), runs.c.state == RunState.QUEUED.value).limit(1)
 
 
 class SqlReads:
@@ -74,26 +80,17 @@ class SqlReads:
             thread = connection.execute(_OF_MEMBER, which).scalar_one_or_none()
             if thread is None:
                 return None
-            events = events_after(connection, ThreadId(thread), after, limit)
-            return Page(events, _names(connection, events))
+            newer = {"in_thread": thread, "after": max(0, min(after, MAX_CURSOR)), "count": max(limit, 0)}
+            rows = connection.execute(_NAMED_EVENTS, newer).all()
+            names = {UserId(row.actor): row.actor_name for row in rows if row.actor_name is not None}
+            return Page([event_of(row) for row in rows], names)
 
         return await self._database.read(question)
 
     async def tail(
         self, thread: ThreadId, before: int | None, after: int, limit: int | None, size: int
     ) -> tuple[list[Message], bool]:
-        def question(connection: Connection) -> tuple[list[Message], bool]:
-            found: list[Message] = []  # newest first
-            left, below, more = size, before, True
-            while more and left >= 0 and (limit is None or len(found) < limit):
-                some = messages_before(connection, thread, below, after, _PAGE + 1)
-                more, some = len(some) > _PAGE, some[:_PAGE]
-                found += some
-                left -= sum(len(message.text.encode()) for message in some)
-                below = some[-1].cursor if some else below
-            return found[::-1], more
-
-        return await self._database.read(question)
+        return await self._database.read(lambda connection: _tail(connection, thread, before, after, limit, size))
 
     async def home(self, user: UserId) -> tuple[User, Box | None]:
         def question(connection: Connection) -> tuple[User, Box | None]:
@@ -101,23 +98,37 @@ class SqlReads:
 
         return await self._database.read(question)
 
-    async def brief(self, run: RunId) -> Brief:
+    async def brief(self, run: RunId, limit: int, size: int) -> Brief:
         def question(connection: Connection) -> Brief:
             row = run_row(connection, run)
+            said, summary = said_to(connection, row.turn), find_summary(connection, row.thread, row.actor)
+            after = summary.cursor if summary is not None and said and summary.cursor < said[0].cursor else 0
             return Brief(
                 user=find_user_by_id(connection, row.actor),
+                box=find_home(connection, row.actor),
                 thread=find_thread(connection, row.thread),
-                said=said_to(connection, row.turn),
-                summary=find_summary(connection, row.thread, row.actor),
+                said=said,
+                summary=summary,
+                tail=Tail(after, *_tail(connection, row.thread, None, after, limit, size)),
                 checkpoint=find_checkpoint(connection, run),
                 steps=states_of(connection, run),
             )
 
         return await self._database.read(question)
 
+    async def waiting(self) -> bool:
+        return await self._database.read(lambda connection: connection.execute(_QUEUED).first() is not None)
 
-def _names(connection: Connection, events: list[Event]) -> dict[UserId, str]:
-    actors = {event.actor for event in events if event.actor is not None}
-    if not actors:
-        return {}
-    return {UserId(row.id): row.name for row in connection.execute(_NAMES, {"of_users": sorted(actors)})}
+
+def _tail(
+    connection: Connection, thread: ThreadId, before: int | None, after: int, limit: int | None, size: int
+) -> tuple[list[Message], bool]:
+    found: list[Message] = []  # newest first
+    left, below, more = size, before, True
+    while more and left >= 0 and (limit is None or len(found) < limit):
+        some = messages_before(connection, thread, below, after, _PAGE + 1)
+        more, some = len(some) > _PAGE, some[:_PAGE]
+        found += some
+        left -= sum(len(message.text.encode()) for message in some)
+        below = some[-1].cursor if some else below
+    return found[::-1], more

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from ringfence.host.kernel.errors import Conflict, Invalid, NotFound
 from ringfence.host.kernel.ids import RunId, TenantId, ThreadId, UserId
@@ -28,6 +28,9 @@ _LIVE = sa.select(threads).where(threads.c.removed_at.is_(None))
 _BY_ID = _LIVE.where(threads.c.id == sa.bindparam("which"))
 _NAMED = _LIVE.where(threads.c.tenant == sa.bindparam("of_tenant"), threads.c.name == sa.bindparam("named"))
 _MEMBERS = sa.select(members).where(members.c.thread.in_(sa.bindparam("of_threads", expanding=True)))
+_MEMBERS_OF_ONE = sa.select(members).where(
+    members.c.thread == sa.bindparam("of_thread")
+)  # a list is expanded each time
 
 
 def find_thread(connection: Connection, thread: ThreadId) -> Thread:
@@ -42,13 +45,19 @@ def threads_with_members(connection: Connection, query: sa.Select[Any], **which:
     """Members are asked for also when there is no thread: whether there is one is not to be told by the time it takes."""
     rows = connection.execute(query, which).all()
     inside: dict[str, set[UserId]] = {row.id: set() for row in rows}
-    for start in range(0, max(1, len(rows)), 500):  # SQLite before 3.32 took 999 variables; far below every limit
-        some = [row.id for row in rows[start : start + 500]] or [""]
-        for member in connection.execute(_MEMBERS, {"of_threads": some}):
-            inside[member.thread].add(member.user)
+    for member in _members_of(connection, list(inside) or [""]):
+        inside[member.thread].add(member.user)
     return [
         Thread(row.id, row.tenant, row.name, row.parallel, frozenset(inside[row.id]), row.created_at) for row in rows
     ]
+
+
+def _members_of(connection: Connection, found: Sequence[str]) -> Iterator[Row[Any]]:
+    if len(found) == 1:
+        yield from connection.execute(_MEMBERS_OF_ONE, {"of_thread": found[0]})
+        return
+    for start in range(0, len(found), 500):  # SQLite before 3.32 took 999 variables; far below every limit
+        yield from connection.execute(_MEMBERS, {"of_threads": found[start : start + 500]})
 
 
 class SqlThreads:
