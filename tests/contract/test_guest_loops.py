@@ -87,12 +87,7 @@ def test_a_run_from_its_start_to_its_finish(box: Box) -> None:
     assert {p["token"] for _, _, p in runs.said} == {"t1"}
     begins = [(p["n"], p["tool"], p["effect"]) for _, method, p in runs.said if method == "step.begin"]
     assert begins == [(1, "shell", "local"), (2, "write", "idempotent"), (3, "read", "pure")]
-    assert [p["boundary"] for p in runs.checkpoints] == [
-        "before_effect",
-        "before_model",
-        "before_effect",
-        "before_model",
-    ]
+    assert [p["boundary"] for p in runs.checkpoints] == ["before_effect", "before_effect"]
     last = next(p for _, method, p in reversed(runs.said) if method == "model.generate")
     texts = [json.loads(m["text"]) for m in last["messages"] if m["role"] == "tool"]
     assert texts[0] == {"ok": True, "stdout": "ran uname"}

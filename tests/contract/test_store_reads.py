@@ -115,7 +115,10 @@ async def test_a_brief_is_what_its_parts_say(team: Team) -> None:
     assert [message.text for message in brief.said] == ["before", "more"]
     assert brief.checkpoint == await store.steps.checkpoint(first.id) is not None
     assert brief.steps == {step.n: step.state for step in await store.steps.all(first.id)} != {}
-    assert brief.summary is None
+    assert brief.summary is None and brief.box is None
+    assert (list(brief.tail.messages), brief.tail.more) == await store.reads.tail(team.thread.id, None, 0, 9, 1 << 20)
+    box = await store.boxes.home_of(team.alice, "fake", Limits())
+    assert (await store.reads.brief(first.id, 9, 1 << 20)).box == box
     with pytest.raises(NotFound):
         await store.reads.brief(RunId("run_none"), 9, 1 << 20)
     await store.users.remove(team.alice.id)
@@ -131,13 +134,32 @@ async def test_the_summary_of_a_brief_is_its_actors_own(team: Team) -> None:
     await team.say("and now")
     [mine] = await team.claim()
     await team.store.threads.set_summary(mine.id, mine.epoch, old.message.cursor, "in short")
-    summary = (await team.store.reads.brief(mine.id, 9, 1 << 20)).summary
+    brief = await team.store.reads.brief(mine.id, 9, 1 << 20)
+    summary = brief.summary
     assert summary is not None
+    assert brief.tail.after == summary.cursor == old.message.cursor
+    assert [message.text for message in brief.tail.messages] == ["and now"]
     assert (summary.text, summary.actor) == ("in short", team.alice.id)
     await team.store.runs.end(mine.id, mine.epoch, *_CANCELLED)
     await team.say("me too", team.bob)
     [bobs] = await team.claim()
     assert (await team.store.reads.brief(bobs.id, 9, 1 << 20)).summary is None
+
+
+async def test_whether_any_run_waits(team: Team) -> None:
+    waiting = team.store.reads.waiting
+    assert not await waiting()
+    await team.say("one")
+    assert await waiting()
+    [run] = await team.claim()
+    assert not await waiting()
+    await team.say("two")
+    assert await waiting(), "its lane is taken"
+    await team.store.runs.end(run.id, run.epoch, RunState.FAILED, "loop_failed", None)
+    [second] = await team.claim()
+    assert not await waiting()
+    await team.store.runs.requeue(second.id, second.epoch, "box_lost")
+    assert await waiting(), "it waits out its back-off"
 
 
 async def test_a_home_with_its_owner(team: Team) -> None:

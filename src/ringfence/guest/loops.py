@@ -65,9 +65,9 @@ class Loops:
     def listed(self) -> "list[dict[str, str]]":
         return [{"run": loop.run, "token": loop.token} for loop in self._runs.values()]
 
-    def start(self, p: "dict[str, Any]") -> int:
-        """The pid; of the loop that already lives when run and token are the same. OSError: no process."""
-        run, token = str(p["run"]), str(p["token"])
+    def start(self, run: str, token: str, first: bytes) -> int:
+        """The pid; of the loop that already lives when run and token are the same. `first`: the run.start frame.
+        OSError: no process."""
         loop = self._runs.get(run)
         if loop is not None and loop.token == token:
             return loop.pid
@@ -77,7 +77,6 @@ class Loops:
         if len(self._runs) >= MAX_LOOPS:
             raise OSError(11, f"{MAX_LOOPS} loops run, the limit")
         ours, theirs = _pair()
-        first = encode({"m": "run.start", "p": p})
         try:
             pid = forks.child([theirs.fileno()], lambda: _live(theirs, first, self._abi))
         except OSError:

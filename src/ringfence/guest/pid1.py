@@ -67,7 +67,7 @@ class Guest:
         if handler is None:
             self._wire.reply_error(event.id, "unknown_method", f"this guest does not know {event.method}")
             return
-        self._guarded(event.id, lambda: handler(self, event.id, event.params))
+        self._guarded(event.id, lambda: handler(self, event))
 
     def _guarded(self, request: int, call: "Any") -> None:
         """Whatever a frame makes us do, an error of it is an answer."""
@@ -80,10 +80,10 @@ class Guest:
         except (OSError, LocalProtocolError) as error:
             self._wire.reply_error(request, "failed", str(error)[:500])
 
-    def _hello(self, request: int, p: "dict[str, Any]") -> None:
+    def _hello(self, event: Event) -> None:
         self._commands.renew()
         self._wire.reply(
-            request,
+            event.id,
             {
                 "generation": GENERATION,
                 "digest": self._digest,
@@ -98,31 +98,36 @@ class Guest:
         self._wire.repeat_all()
         self._loops.rewired()
 
-    def _spawn(self, request: int, p: "dict[str, Any]") -> None:
-        self._commands.spawn(request, p)
+    def _spawn(self, event: Event) -> None:
+        self._commands.spawn(event.id, event.params)
 
-    def _signal(self, request: int, p: "dict[str, Any]") -> None:
-        self._commands.signal(request, p)
+    def _signal(self, event: Event) -> None:
+        self._commands.signal(event.id, event.params)
 
-    def _stop(self, request: int, p: "dict[str, Any]") -> None:
-        self._commands.stop(request, p)
+    def _stop(self, event: Event) -> None:
+        self._commands.stop(event.id, event.params)
 
-    def _run_start(self, request: int, p: "dict[str, Any]") -> None:
-        self._wire.reply(request, {"pid": self._loops.start(p)})
+    def _run_start(self, event: Event) -> None:
+        """The loop gets the frame as it came: what it holds is the loop's to look at."""
+        p = event.params
+        self._wire.reply(event.id, {"pid": self._loops.start(str(p["run"]), str(p["token"]), event.frame)})
 
-    def _run_cancel(self, request: int, p: "dict[str, Any]") -> None:
+    def _run_cancel(self, event: Event) -> None:
+        p = event.params
         if not self._loops.cancel(p["run"], p["grace_ms"] / 1000):
             raise Refusal("not_found", "no such run")
-        self._wire.reply(request, {})
+        self._wire.reply(event.id, {})
 
-    def _run_steer(self, request: int, p: "dict[str, Any]") -> None:
+    def _run_steer(self, event: Event) -> None:
+        p = event.params
         if not self._loops.steer(p["run"], p["message"]):
             raise Refusal("busy", "the loop is behind with reading: it hears of the rest when it finishes")
-        self._wire.reply(request, {})
+        self._wire.reply(event.id, {})
 
-    def _run_wind_down(self, request: int, p: "dict[str, Any]") -> None:
+    def _run_wind_down(self, event: Event) -> None:
+        p = event.params
         self._loops.wind_down(p["run"], p["seconds"])
-        self._wire.reply(request, {})
+        self._wire.reply(event.id, {})
 
     def _stdin(self, p: "dict[str, Any]") -> None:
         self._commands.stdin(p)

@@ -68,7 +68,7 @@ class Event:
         self.code = ""  # reply: of the error
         self.message = ""  # reply: of the error
         self.run = ""  # run: its id
-        self.frame = b""  # run: the frame, not read
+        self.frame = b""  # run: the frame, not read; request: as it came
 
     def __repr__(self) -> str:
         return f"<Event {self.kind} {self.method or self.run} {self.id or ''}>"
@@ -149,7 +149,9 @@ class Connection:
         must, may = _FIELDS[kind]
         if not must <= body.keys() <= may:
             raise RemoteProtocolError(f"a {kind} with the fields {sorted(body)[:8]}")
-        return _HEAR[kind](self, body)
+        event = _HEAR[kind](self, body)
+        event.frame = line if kind == REQUEST else b""
+        return event
 
     @property
     def in_flight(self) -> int:
