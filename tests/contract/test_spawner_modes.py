@@ -48,7 +48,7 @@ def subuid(account: Account) -> Iterator[Rig]:
         kernel=(0, 0),
         subuid=(FIRST_SUB, COUNT),
         ids=(8, COUNT - 1),
-        accept=("no-cgroup",),
+        accept=("no-cgroup", "no-disk-quota"),
     )
     yield rig
     rig.clean()
@@ -61,7 +61,7 @@ def shared(account: Account) -> Iterator[Rig]:
         account=(account.uid, account.gid),
         kernel=(0, 0),
         ids=(0, 0),
-        accept=("no-cgroup", "shared-uid"),
+        accept=("no-cgroup", "no-disk-quota", "shared-uid"),
     )
     yield rig
     rig.clean()
@@ -134,8 +134,41 @@ def test_a_life_in_mode_shared(shared: Rig, account: Account) -> None:
     life(shared)
 
 
+def jail(rig: Rig) -> None:
+    """A skill's jail beside its user's box, which is the control: what it sees, reaches, makes, and leaves."""
+    rig.start()
+    for box, kind in ((A, "home"), (B, "skill")):
+        rig.ask(protocol.Provision(box, kind, protocol.Limits()))  # type: ignore[arg-type]
+        rig.start_box(box)
+        rig.shell(box, f"echo of-{box} > /workspace/flag; echo x > /tmp/x")
+    seen = {box: rig.shell(box, "ls -d /home/user /run; cat /workspace/flag")["out"].split() for box in (A, B)}
+    assert seen == {A: ["/home/user", "/run", f"of-{A}"], B: [f"of-{B}"]}
+    assert os.listdir(rig.home / "boxes" / B / "tree") != os.listdir(rig.home / "boxes" / A / "tree")
+    connect = "python3 -c \"import socket; socket.create_connection(('1.1.1.1', 443), 5)\""
+    assert "unreachable" in rig.shell(B, connect)["err"]
+    assert "denied" in rig.shell(B, "unshare -U true || echo denied >&2; touch /usr/x")["err"]
+    assert "space" in rig.shell(B, "bwrap --unshare-user --ro-bind / / true")["err"]  # user namespace
+    assert len(rig.shell(B, "ls -d /proc/[0-9]*")["out"].split()) < 6
+    pid = rig.ask(protocol.Observe(B))["identity"]["pid"]
+    rig.ask(protocol.Stop(B))
+    assert gone(pid) and os.listdir(rig.home / "boxes" / B / "tree" / "tmp") == []
+    rig.ask(protocol.Remove(B))
+    assert os.listdir(rig.home / "boxes") == [A] and rig.shell(A, "cat /tmp/x")["out"] == "x\n"
+
+
+def test_a_jail_in_mode_subuid(subuid: Rig) -> None:
+    jail(subuid)
+
+
+def test_a_jail_in_mode_shared(shared: Rig) -> None:
+    jail(shared)
+
+
 def test_the_greeting_tells_what_is_weak(subuid: Rig, shared: Rig) -> None:
-    for rig, weak in ((subuid, {"no-cgroup"}), (shared, {"no-cgroup", "shared-uid"})):
+    for rig, weak in (
+        (subuid, {"no-cgroup", "no-disk-quota"}),
+        (shared, {"no-cgroup", "no-disk-quota", "shared-uid"}),
+    ):
         rig.start(greet=False)
         greeting = rig.ask(protocol.Greet(1))
         assert weak <= set(greeting["weak"]) and greeting["mode"] == rig.mode
@@ -143,7 +176,12 @@ def test_the_greeting_tells_what_is_weak(subuid: Rig, shared: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "remedy"), [("shared-uid", "usermod --add-subuids"), ("no-cgroup", "--accept no-cgroup")]
+    ("missing", "remedy"),
+    [
+        ("shared-uid", "usermod --add-subuids"),
+        ("no-cgroup", "--accept no-cgroup"),
+        ("no-disk-quota", "--accept no-disk-quota"),
+    ],
 )
 def test_what_is_not_accepted_is_refused_with_the_remedy(shared: Rig, missing: str, remedy: str) -> None:
     shared.accept = tuple(name for name in shared.accept if name != missing)
@@ -151,7 +189,7 @@ def test_what_is_not_accepted_is_refused_with_the_remedy(shared: Rig, missing: s
     with pytest.raises(NotStarted) as caught:
         shared.start()
     assert missing in str(caught.value) and remedy in str(caught.value)
-    shared.accept = ("no-cgroup", "shared-uid")
+    shared.accept = ("no-cgroup", "no-disk-quota", "shared-uid")
     shared.write_config()
     shared.start()  # control
 

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_s02_foreign_records_are_refused(rig: Rig, change: dict[str, object]) ->
         with pytest.raises(Refusal) as caught:
             rig.ask_fds(request)
         assert caught.value.code == "refused", request
-    assert rig.ask(protocol.ListBoxes()) == {"boxes": [], "running": [], "more": False}
+    assert rig.ask(protocol.ListBoxes()) == {"boxes": [], "running": [], "more": False, "jails": []}
     path.write_text(good)
     assert not rig.start_box(A)["already"]  # control: the very same box starts
 
@@ -92,17 +93,42 @@ def test_s02_foreign_records_are_refused(rig: Rig, change: dict[str, object]) ->
 # S03 ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def counted() -> Iterator[Rig]:
+    """Trees are plain folders, as where the host has no images."""
+    made = spawner_rig.make(overrides={"disk": "accounting"}, accept=("no-disk-quota",))
+    made.start()
+    yield made
+    made.clean()
+
+
 @pytest.mark.parametrize("place", ["box", "tree", "tree/home", "tree/workspace", "tree/tmp", "ctl", "box.json"])
-def test_s03_planted_links_are_refused(rig: Rig, place: str) -> None:
+def test_s03_planted_links_are_refused(counted: Rig, place: str) -> None:
     """The link leads to a faithful copy, owner and mode included: only that it is a link is wrong."""
+    counted.provision(A)
+    real = counted.home / "boxes" / A if place == "box" else counted.home / "boxes" / A / place
+    refuses_a_link(counted, place, real, counted.home / "aside")
+
+
+@pytest.mark.parametrize("place", ["tree/home", "tree/workspace", "tree/tmp", "ctl", "disk.img"])
+def test_s03_planted_links_are_refused_in_and_beside_an_image(rig: Rig, place: str) -> None:
     rig.provision(A)
-    real = rig.home / "boxes" / A if place == "box" else rig.home / "boxes" / A / place
-    aside = rig.home / "aside"
+    box = rig.home / "boxes" / A
+    if place == "disk.img":
+        rig.stop()
+        subprocess.run(["umount", str(box / "tree")], check=True)
+        rig.start()
+    refuses_a_link(rig, place, box / place, (box / place).with_name("aside"))
+
+
+def refuses_a_link(rig: Rig, place: str, real: Path, aside: Path) -> None:
     real.rename(aside)
     real.symlink_to(aside)
     requests: list[protocol.Request] = [protocol.Start(A, Limits())]
-    if place in ("box", "box.json", "tree", "tree/tmp"):
-        requests += [protocol.Stop(A), protocol.Remove(A)]  # the others' links are deleted as such: the test below
+    if place in ("box", "box.json", "tree", "tree/tmp", "disk.img"):
+        requests.append(protocol.Stop(A))
+    if place in ("box", "box.json", "tree") or (place == "tree/tmp" and rig.overrides):
+        requests.append(protocol.Remove(A))  # the others' links are deleted as such: the test below
     for request in requests:
         with pytest.raises(Refusal) as caught:
             rig.ask(request)
@@ -161,7 +187,7 @@ def test_s04_descriptors_with_a_request_are_refused_and_not_installed(rig: Rig) 
         assert reply["error"]["code"] == "refused" and reply["id"] == 9
     os.close(canary)
     assert len(os.listdir(f"/proc/{rig.process.pid}/fd")) == count
-    assert raw(rig, packet)["ok"] == {"boxes": [], "running": [], "more": False}  # control
+    assert raw(rig, packet)["ok"] == {"boxes": [], "running": [], "more": False, "jails": []}  # control
 
 
 def test_s04_garbage_never_ends_it(rig: Rig) -> None:
@@ -180,7 +206,7 @@ def test_s04_garbage_never_ends_it(rig: Rig) -> None:
     rig.channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     assert raw(rig, b" " * 100_000)["error"]["code"] == "bad_request"
     assert raw(rig, b"")["error"]["code"] == "bad_request"  # an empty packet is no end
-    assert rig.ask(protocol.ListBoxes()) == {"boxes": [], "running": [], "more": False}
+    assert rig.ask(protocol.ListBoxes()) == {"boxes": [], "running": [], "more": False, "jails": []}
 
 
 def test_s04_nothing_before_the_greeting(rig: Rig) -> None:

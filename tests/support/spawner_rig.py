@@ -25,9 +25,10 @@ from ringfence.spawner.protocol import Limits
 
 SOURCE = Path(protocol.__file__).parents[2]
 PYTHON = "/usr/bin/python3"
-# Two test runs on one machine must not meet: their own installation (cgroups) and ids, far from every real account.
+# Two test runs on one machine must not meet: their own installation (cgroups) and ids. 1.70e9-1.77e9: above every account
+# and subordinate id (useradd gives those up to 600,100,000), below the slices of installations (1,879,048,192 and up).
 INSTALLATION = "ringfence" + "".join("abcdefghij"[int(digit)] for digit in f"{os.getpid():07d}"[-7:])
-FIRST_ID = 1_900_000_000 + os.getpid() % 65536 * 1024
+FIRST_ID = 1_700_000_000 + os.getpid() % 65536 * 1024
 GUEST = """
 import json, os, select, signal, socket, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -141,6 +142,8 @@ class Rig:
             "accept": list(self.accept),
             "cgroup_parent": None,
             "kernel_config": str(self.home / "run" / "kernel.json"),
+            "disk": "auto",
+            "limits_all": {"memory": 0, "pids": 0, "cpu_milli": 0},
         }
         self.config.write_text(json.dumps(content | self.overrides))
         self.config.chmod(0o600)
@@ -222,8 +225,8 @@ class Rig:
         body: dict[str, Any] = reply["ok"]
         return body, fds
 
-    def provision(self, box: str, kind: protocol.BoxKind = "home") -> dict[str, Any]:
-        return self.ask(protocol.Provision(box, kind))
+    def provision(self, box: str, kind: protocol.BoxKind = "home", limits: Limits | None = None) -> dict[str, Any]:
+        return self.ask(protocol.Provision(box, kind, limits or Limits()))
 
     def start_box(self, box: str, limits: Limits | None = None) -> dict[str, Any]:
         return self.ask(protocol.Start(box, limits or Limits()))
@@ -252,12 +255,18 @@ class Rig:
         return self.tell(box, {"sh": command})
 
     def clean(self) -> None:
-        """Leaves nothing: boxes, cgroups, files."""
+        """Leaves nothing: boxes, cgroups, files. One box that cannot be removed keeps none of the others."""
         if self.channel is None:
             self.start()
+        kept: list[Exception] = []
         for box in self.ask(protocol.ListBoxes())["boxes"]:
-            self.ask(protocol.Remove(box))
+            try:
+                self.ask(protocol.Remove(box))
+            except (Refusal, OSError) as error:
+                kept.append(error)
         self.stop()
+        if kept:
+            raise ExceptionGroup("boxes that are left", kept)
         self.discard()
 
     def discard(self) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from dataclasses import dataclass
 
 from ringfence.spawner import limits
-from ringfence.spawner.cgroups import Cgroups, Hierarchy
+from ringfence.spawner.all_boxes import Hierarchy
+from ringfence.spawner.cgroups import Cgroups
 from ringfence.spawner.config import Config
 from ringfence.spawner.errors import StartRefused
+from ringfence.spawner.limits import Whole
 
 WANTED = frozenset({"memory", "pids", "cpu"})
 
@@ -34,7 +37,7 @@ def parse_mounts(mountinfo: str) -> list[Mounted]:
         if words and words[0] == "cgroup2":
             found.setdefault(2, Mounted(2, path, frozenset()))
         elif words and words[0] == "cgroup" and len(words) >= 3:
-            controllers = frozenset(words[2].split(",")) & WANTED
+            controllers = frozenset(words[2].split(",")) & (WANTED | {"freezer"})
             if controllers:
                 found.setdefault(controllers, Mounted(1, path, controllers))
     return list(found.values())
@@ -63,7 +66,13 @@ def find(config: Config) -> Cgroups:
         )
     if config.mode != "root":
         return Cgroups("none", ())
-    parts = [Hierarchy(1, m.controllers, f"{m.path}/{name}") for m in mounts if m.version == 1]
+    # The freezer of v1 only where there is no unified tree: its frozen processes cannot be killed (M04).
+    wanted = WANTED if unified is not None else WANTED | {"freezer"}
+    parts = [
+        Hierarchy(1, m.controllers & wanted, f"{m.path}/{name}")
+        for m in mounts
+        if m.version == 1 and m.controllers & wanted
+    ]
     if not {"memory", "pids"} <= {c for part in parts for c in part.controllers}:
         return Cgroups("none", ())
     if unified is not None:
@@ -90,9 +99,10 @@ def _prepared(cgroups: Cgroups, top: str | None, config: Config) -> Cgroups:
             _put(f"{top}/ringfence-server/cgroup.procs", "0")
         if top is not None:
             _put(f"{top}/cgroup.subtree_control", " ".join(f"+{c}" for c in sorted(WANTED & _controllers(top))))
-        cgroups.prepare(limits.total(_host_memory(), _host_pids()))
-    except OSError:
-        return Cgroups("none", ())
+        cgroups.prepare(limits.total(Whole(_host_memory(), _host_pids(), _host_quota()), config.limits_all))
+    except OSError as error:
+        cgroups.leave()
+        return Cgroups("none", (), f"{error.filename}: {error.strerror}")
     return cgroups
 
 
@@ -106,6 +116,16 @@ def _host_memory() -> int:
 
 def _host_pids() -> int:
     return min(int(_text("/proc/sys/kernel/pid_max")), int(_text("/proc/sys/kernel/threads-max")))
+
+
+def _host_quota() -> int:
+    return len(os.sched_getaffinity(0)) * limits.PERIOD
+
+
+def host_swaps(meminfo: str = "/proc/meminfo") -> bool:
+    """Whether swap is in use on this host now (proc(5))."""
+    found = re.search(r"^SwapTotal: *(\d+) kB$", _text(meminfo), re.MULTILINE)
+    return found is not None and int(found[1]) > 0
 
 
 def _put(path: str, text: str) -> None:

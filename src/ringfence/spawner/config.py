@@ -8,9 +8,10 @@ import re
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from ringfence.spawner.errors import StartRefused
+from ringfence.spawner.limits import PERIOD, Whole
 
 VERSION = 1
 BLOCK = 8  # ids of one home
@@ -21,6 +22,7 @@ SHARED_ID = 1
 _AGAIN = "start it with `ringfence serve`, which writes this file"
 
 Mode = Literal["root", "subuid", "shared"]
+Disk = Literal["auto", "image", "quota", "accounting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Config:
     accept: frozenset[str]
     cgroup_parent: str | None
     kernel_config: str
+    disk: Disk  # how trees are bounded; auto: image, else quota, else accounting
+    limits_all: Whole  # of all boxes together; 0: by the host
 
 
 _FIELDS = {
@@ -53,8 +57,9 @@ _FIELDS = {
     "kernel_uid": int,
     "kernel_gid": int,
     "kernel_config": str,
+    "disk": str,
 }
-_KNOWN = {*_FIELDS, "version", "ids", "subuid", "subgid", "accept", "cgroup_parent"}
+_KNOWN = {*_FIELDS, "version", "ids", "subuid", "subgid", "accept", "cgroup_parent", "limits_all"}
 
 
 def parse(text: str) -> Config:
@@ -90,6 +95,7 @@ def _checked(raw: dict[str, object]) -> Config:
         subgid=subgid,
         accept=frozenset(accept),
         cgroup_parent=parent,
+        limits_all=_whole(raw["limits_all"]),
     )
     problem = _problem(config)
     if problem:
@@ -105,12 +111,24 @@ def _pair(value: object, name: str) -> tuple[int, int]:
     raise StartRefused(f"spawner configuration: {name} must be two whole numbers", _AGAIN)
 
 
+def _whole(value: object) -> Whole:
+    """From {"memory", "pids", "cpu_milli"}, whole numbers."""
+    names = ("memory", "pids", "cpu_milli")
+    if isinstance(value, dict) and set(value) == set(names):
+        memory, pids, cpu_milli = (value[name] for name in names)
+        if all(type(number) is int and number >= 0 for number in (memory, pids, cpu_milli)):
+            return Whole(memory, pids, cpu_milli * PERIOD // 1000)
+    raise StartRefused(f"spawner configuration: limits_all must have whole numbers for {', '.join(names)}", _AGAIN)
+
+
 def _problem(config: Config) -> str | None:
     first, last = config.ids
     if not INSTALLATION.match(config.installation):
         return "installation must be 16 characters of a-z2-7"
     if config.mode not in ("root", "subuid", "shared"):
         return f"no mode {config.mode!r}"
+    if config.disk not in get_args(Disk):
+        return f"no disk {config.disk!r}"
     if not all(p.startswith("/") for p in (config.home, config.python, config.bwrap, config.runtime)):
         return "home, python, bwrap and runtime must be absolute paths"
     if config.mode == "shared":

@@ -47,6 +47,13 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
+def oom_score(value: int) -> None:
+    """Of this process and its later children, -1000 (never) to 1000 (first). Lowering it needs CAP_SYS_RESOURCE, which
+    root of a container may lack: it then stays. Raising it always works."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(value))
+
+
 def limit(kind: int, soft: int, hard: int) -> None:
     """Sets a resource limit, at most what the caller has: the spawner may lack CAP_SYS_RESOURCE."""
     _, most = resource.getrlimit(kind)

@@ -14,9 +14,23 @@ from __future__ import annotations
 
 import errno
 
+MAKE_ROOM = (
+    "stop boxes that nobody needs (ringfence box stop U), or write max into cgroup.max.descendants and cgroup.max.depth of "
+    "the server's cgroup directory (ringfence-...) and of those above it; `cat /proc/cgroups` counts them"
+)
+NO_PROCESS_LEFT = (
+    "stop boxes that nobody needs (ringfence box stop U), or raise the processes of all boxes together: limits_all.pids in "
+    "ringfence.toml, at most sysctl kernel.pid_max and kernel.threads-max"
+)
+
+NO_MEMORY_LEFT = (
+    "stop boxes that nobody needs (ringfence box stop U), or raise the memory of all boxes together: limits_all.memory in "
+    "ringfence.toml"
+)
+
 
 class SpawnerError(Exception):
-    """`code` is one of protocol.encode_error's; `remedy` is a command to run, or empty."""
+    """`code` is one of packets.encode_error's; `remedy` is a command to run, or empty."""
 
     code = "failed"
 
@@ -66,4 +80,27 @@ def of_os_error(error: OSError, doing: str) -> SpawnerError:
         return NoSpace(text, "free space on the disk that holds the state directory: df -h; df -i")
     if error.errno in (errno.ELOOP, errno.EXDEV):
         return Refused(f"{text} (a link where none may be)", "ringfence doctor")
+    if error.errno == errno.EAGAIN:  # fork(2), of the spawner itself
+        return Unavailable(text, NO_PROCESS_LEFT)
     return Failed(text)
+
+
+def of_cgroup_error(error: OSError) -> SpawnerError:
+    """EAGAIN: cgroup.max.descendants or cgroup.max.depth of a directory above (cgroups(7)); ENOSPC: the kernel's ids of
+    memory cgroups are spent, 65535 (Linux mm/memcontrol.c). No disk is full then. ENOMEM: a cgroup's own memory is charged to
+    the one above it, whose limit is reached."""
+    if error.errno == errno.ENOMEM:
+        return Unavailable(f"no memory is left for another box: {error.strerror}", NO_MEMORY_LEFT)
+    if error.errno not in (errno.EAGAIN, errno.ENOSPC):
+        return of_os_error(error, "making the box's cgroups")
+    return Unavailable(f"the host's cgroup tree is full: {error.strerror}", MAKE_ROOM)
+
+
+def of_limit_error(error: OSError, used: int) -> SpawnerError:
+    """EBUSY, on v1: the box uses more memory (`used`, bytes) than the new limit allows, and the kernel cannot take it back."""
+    if error.errno != errno.EBUSY:
+        return of_os_error(error, "setting the box's limits")
+    return Busy(
+        f"the box uses {used} bytes of memory, which the new limit does not hold; no limit was changed",
+        "stop the box first (ringfence box stop U), or ask for more than it uses",
+    )

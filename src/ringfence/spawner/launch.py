@@ -116,7 +116,8 @@ def _enter(host: Host, sources: Sources) -> None:
 
 def _limit(limits: Limits, *, own_uid: bool) -> None:
     """`own_uid`: no cgroup counts the box's processes and no other box shares its id, so RLIMIT_NPROC may."""
-    drop.limit(resource.RLIMIT_CORE, 0, 0)
+    # Less than any core file. Not 0: a handler behind a pipe (core_pattern), which is the host's root, is run then.
+    drop.limit(resource.RLIMIT_CORE, 1, 1)
     drop.limit(resource.RLIMIT_NOFILE, min(SOFT_FILES, limits.nofile), limits.nofile)
     drop.limit(resource.RLIMIT_MEMLOCK, 64 << 10, 64 << 10)
     drop.limit(resource.RLIMIT_MSGQUEUE, 800 << 10, 800 << 10)

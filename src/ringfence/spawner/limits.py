@@ -12,6 +12,8 @@ from ringfence.spawner.protocol import Limits
 
 MIB = 1 << 20
 PERIOD = 100_000  # microseconds, the kernel's default: one core = 100 000 of quota
+RESERVED_CPU = PERIOD // 5  # 0.2 core for the server and the host's services
+SWAP = {2: "memory.swap.max", 1: "memory.memsw.limit_in_bytes"}  # a kernel without swap accounting has none
 RESERVED_PIDS = 32  # PID 1, its command spawner and a loop or two with room to fork
 
 
@@ -26,6 +28,16 @@ class Shares:
     quota: int  # microseconds of CPU in each PERIOD
     shm: int
     run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What all boxes together may use, so that host and kernel answer whatever they do. Where it is asked for,
+    0 means: by the host."""
+
+    memory: int
+    pids: int
+    quota: int  # microseconds of CPU in each PERIOD
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +64,34 @@ def share(limits: Limits) -> Shares:
     )
 
 
-def total(host_memory: int, host_pids: int) -> Limits:
-    """For all boxes together: the host keeps max(512 MiB, 1/8) of its memory (half of a tiny one) and 1/4 of its pids,
-    so that the kernel always has room. CPU is not limited there."""
-    kept = min(max(512 * MIB, host_memory // 8), host_memory // 2)
-    return Limits(memory=host_memory - kept, pids=host_pids - host_pids // 4, cpu_milli=0)
+def total(host: Whole, asked: Whole) -> Whole:
+    """`host`: all it has. It keeps max(1 GiB, 1/10) of its memory (half of a tiny one), 1/4 of its pids and 0.2 core
+    (half of a tiny share). What is asked for replaces that, at most what the host has."""
+    memory = host.memory - min(max(1024 * MIB, host.memory // 10), host.memory // 2)
+    quota = host.quota - min(RESERVED_CPU, host.quota // 2)
+    return Whole(
+        min(asked.memory or memory, host.memory),
+        min(asked.pids or host.pids - host.pids // 4, host.pids),
+        min(asked.quota or quota, host.quota),
+    )
+
+
+def parent_knobs(version: int, controllers: frozenset[str], whole: Whole) -> list[Knob]:
+    """For the directory of all boxes. Memory twice: v1 takes it above memory + swap only after that was raised."""
+    knobs = _memory(version, whole.memory) * 2 if "memory" in controllers else []
+    if "pids" in controllers:
+        knobs.append(Knob("pids.max", str(whole.pids)))
+    if "cpu" in controllers:
+        knobs += [*_cpu(version, whole.quota), _weight(version)]
+    return knobs
 
 
 def box_knobs(version: int, controllers: frozenset[str], shares: Shares) -> list[Knob]:
-    """For the box's directory, or the parent of all (quota 0: no CPU limit)."""
+    """For the box's directory."""
     knobs = _memory(version, shares.memory) if "memory" in controllers else []
     if "pids" in controllers:
         knobs.append(Knob("pids.max", str(shares.pids)))
-    if "cpu" in controllers and shares.quota:
+    if "cpu" in controllers:
         knobs += _cpu(version, shares.quota)
     return knobs
 
@@ -77,12 +104,19 @@ def cmds_knobs(version: int, controllers: frozenset[str], shares: Shares) -> lis
     return knobs
 
 
+def milli(quota: int) -> int:
+    """Thousandths of a core of microseconds in each PERIOD."""
+    return quota * 1000 // PERIOD
+
+
 def _memory(version: int, size: int) -> list[Knob]:
     if version == 2:
-        return [Knob("memory.max", str(size)), Knob("memory.swap.max", "0", optional=True)]
+        return [Knob("memory.max", str(size)), Knob(SWAP[2], "0", optional=True)]
     return [
         Knob("memory.limit_in_bytes", str(size)),
-        Knob("memory.memsw.limit_in_bytes", str(size), optional=True),
+        Knob(SWAP[1], str(size), optional=True),
+        # v1 counts buffers of TCP and UDP apart and bounds them by nothing (v2: they are memory like any other).
+        Knob("memory.kmem.tcp.limit_in_bytes", str(max(32 * MIB, size // 16)), optional=True),
     ]
 
 
@@ -90,3 +124,9 @@ def _cpu(version: int, quota: int) -> list[Knob]:
     if version == 2:
         return [Knob("cpu.max", f"{quota} {PERIOD}")]
     return [Knob("cpu.cfs_period_us", str(PERIOD)), Knob("cpu.cfs_quota_us", str(quota))]
+
+
+def _weight(version: int) -> Knob:
+    """The default, so that all boxes together count as one process beside them; the server has the quota's rest. Less would
+    slow every box of a busy host and make nothing else faster (decision 0022). Written, as a former server wrote less."""
+    return Knob("cpu.weight", "100", optional=True) if version == 2 else Knob("cpu.shares", "1024", optional=True)

@@ -18,6 +18,8 @@ from ringfence.spawner import (
     bubblewrap,
     cgroup_host,
     config,
+    disk_kind,
+    drop,
     kernel_child,
     network,
     paths,
@@ -36,6 +38,8 @@ from ringfence.spawner.sources import Host
 from ringfence.spawner.warmer import Warmer
 
 REFUSED = 5  # exit status: the host or its configuration must change first
+# Out of memory on the whole host: every box (100, commands 200) and nearly every service goes before spawner and kernel.
+OOM_SCORE = -900
 KERNEL_SECONDS = 10.0  # from SIGTERM to SIGKILL
 
 
@@ -54,6 +58,8 @@ def main(path: str) -> None:
 def serve(settings: Config) -> int:
     """The whole life of a spawner with its kernel; the kernel's exit status (128 + n: signal n)."""
     host, lock = open_host(settings)
+    if settings.mode == "root":
+        drop.oom_score(OOM_SCORE)  # inherited by the kernel; every other child of ours sets its own
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     children = Children()
     pid = kernel_child.start(settings, theirs)
@@ -88,9 +94,11 @@ def open_host(settings: Config) -> tuple[Host, int]:
         raise StartRefused(error.message, error.remedy or "ringfence doctor") from error
     cgroups = cgroup_host.find(settings)
     rules = network.rules_work(returns=settings.mode == "root")
-    weak = weaknesses.find(settings.mode, cgroups.kind, rules=rules)
-    weaknesses.refuse_unaccepted(weak, settings.accept)
-    return Host(settings, state, cgroups, root, runtime, rules, version, weak), lock
+    disk = disk_kind.choose(settings, state)
+    lacks = cgroups.lacks(swap=cgroup_host.host_swaps())
+    weak = weaknesses.find(settings.mode, cgroups.kind, rules=rules, disk=disk, lacks=lacks)
+    weaknesses.refuse_unaccepted(weak, settings.accept, cgroups.why)
+    return Host(settings, state, cgroups, root, runtime, rules, version, weak, disk), lock
 
 
 def take_lock(spawner_fd: int) -> int:

@@ -3,16 +3,18 @@ choosing a box that exists and limits within protocol.BOUNDS."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from ringfence.spawner import files_helper, paths, protocol, sources, sweep
 from ringfence.spawner.children import Children
-from ringfence.spawner.errors import Busy, NotFound, Refused, SpawnerError, of_os_error
+from ringfence.spawner.disks import Disks
+from ringfence.spawner.errors import Busy, NotFound, Refused, SpawnerError
 from ringfence.spawner.limits import share
 from ringfence.spawner.registry import Entry, Registry
 from ringfence.spawner.sources import Host
@@ -35,16 +37,21 @@ class Answer:
 
 class Operations:
     def __init__(self, host: Host, children: Children, warmer: Warmer) -> None:
+        """Also lets go of what a removal that was cut short left mounted."""
         self._host = host
         self._children = children
         self._registry = Registry(host.config, host.state)
-        self._starter = Starter(host, children, warmer)
+        self._disks = Disks(host, children)
+        self._disks.tidy(self._registry)
+        self._starter = Starter(host, children, warmer, self._disks)
         self._helpers: dict[int, str] = {}  # pid -> box
         self._table: dict[type, Callable[[Any], Answer | Steps[Answer]]] = {
             protocol.Greet: self._greet,
             protocol.Provision: self._provision,
             protocol.Start: self._start,
             protocol.Stop: self._stop,
+            protocol.Freeze: self._freeze,
+            protocol.Thaw: self._freeze,
             protocol.Observe: self._observe,
             protocol.SetLimits: self._set_limits,
             protocol.Files: self._files,
@@ -62,7 +69,7 @@ class Operations:
                 f"the spawner speaks version {protocol.VERSION}, not {request.version}",
                 "restart the server: ringfence serve",
             )
-        host = self._host
+        host, volume = self._host, self._disks.volume()
         return Answer(
             protocol.Greeting(
                 version=protocol.VERSION,
@@ -73,11 +80,20 @@ class Operations:
                 weak=list(host.weak),
                 guest_digest=host.config.guest_digest,
                 bwrap=host.bwrap_version,
+                disk=host.disk,
+                disk_free=volume.free,
+                disk_promised=volume.promised,
+                disk_reserve=volume.reserve,
+                disk_broken=volume.broken,
+                limits_all=host.cgroups.limits(),
+                limits_unmet=host.cgroups.unmet(),
             )
         )
 
-    def _provision(self, request: protocol.Provision) -> Answer:
-        entry, created = self._registry.provision(request.box, request.kind)
+    def _provision(self, request: protocol.Provision) -> Steps[Answer]:
+        entry, created = self._registry.record(request.box, request.kind)
+        yield from self._disks.prepare(entry, request.limits)
+        self._registry.provision(request.box, request.kind)
         return Answer(protocol.Provisioned(entry.uid, entry.ids, created))
 
     def _start(self, request: protocol.Start) -> Steps[Answer]:
@@ -89,28 +105,45 @@ class Operations:
         yield from self._starter.end(self._registry.get(request.box))
         return Answer(None)
 
+    def _freeze(self, request: protocol.Freeze | protocol.Thaw) -> Steps[Answer]:
+        entry = self._registry.get(request.box)
+        if self._starter.alive(entry.box) is None:
+            raise Refused("the box does not run", "start it first")
+        yield from self._host.cgroups.freeze(entry.box, frozen=isinstance(request, protocol.Freeze))
+        return Answer(None)
+
     def _observe(self, request: protocol.Observe) -> Answer:
         try:
             entry = self._registry.get(request.box)
         except NotFound:
             return Answer(protocol.Observed("absent", None, 0, 0, 0, 0, 0, 0))
+        disk = self._disks.use(entry)
         live = self._starter.alive(entry.box)
         if live is None:
-            return Answer(protocol.Observed("stopped", None, entry.uid, 0, 0, 0, 0, 0))
+            seen = protocol.Observed("stopped", None, entry.uid, 0, 0, 0, 0, 0, False, *astuple(disk))
+            return Answer(seen)
         used = self._host.cgroups.usage(entry.box)
         return Answer(
             protocol.Observed(
-                "running", live.identity, entry.uid, used.pids, used.memory, used.peak, used.limit, used.oom_kills
+                "running",
+                live.identity,
+                entry.uid,
+                used.pids,
+                used.memory,
+                used.peak,
+                used.limit,
+                used.oom_kills,
+                self._host.cgroups.frozen(entry.box),
+                *astuple(disk),
             )
         )
 
-    def _set_limits(self, request: protocol.SetLimits) -> Answer:
+    def _set_limits(self, request: protocol.SetLimits) -> Steps[Answer]:
         entry = self._registry.get(request.box)
-        if self._starter.alive(entry.box) is not None:
-            try:
-                self._host.cgroups.set_limits(entry.box, share(request.limits))
-            except OSError as error:  # EBUSY on v1: more is in use than the new limit allows
-                raise of_os_error(error, "setting the box's limits") from error
+        running = self._starter.alive(entry.box) is not None
+        cgroups = self._host.cgroups
+        with cgroups.changed_limits(entry.box, share(request.limits)) if running else contextlib.nullcontext():
+            yield from self._disks.resize(entry, request.limits, running=running)
         return Answer(None)
 
     def _files(self, request: protocol.Files) -> Answer:
@@ -120,6 +153,7 @@ class Operations:
             raise Busy("too many file transfers at once", "wait until one has ended")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with paths.box_directory(self._host.state, entry.box) as box, sources.Opened() as opened, theirs:
+            self._disks.attach(box)
             tree = opened.keep(paths.open_tree(box, entry.uid))
             pid = sweep.as_account(
                 entry.uid,
@@ -139,7 +173,7 @@ class Operations:
         except NotFound:
             self._registry.clear(request.box)
             return Answer(None)
-        yield from self._starter.end(entry)
+        yield from self._starter.end(entry, for_good=True)
         for pid in [pid for pid, box in self._helpers.items() if box == entry.box]:
             if self._children.running(pid):
                 os.kill(pid, signal.SIGKILL)
@@ -149,13 +183,15 @@ class Operations:
         return Answer(None)
 
     def _empty(self, entry: Entry) -> Steps[bool]:
-        """Deletes the tree's content as the box; True when nothing at all is left of its ids."""
+        """Deletes the tree's content as the box, or takes its image away; True when nothing at all is left of its
+        ids."""
         shared = self._host.config.mode == "shared"
         uids = range(entry.uid, entry.uid + entry.ids)
         gone = shared or (yield from sweep.kill_processes(uids, 5.0))
+        apart = self._disks.apart(entry)
         with paths.box_directory(self._host.state, entry.box) as box, sources.Opened() as opened:
             try:
-                tree = opened.keep(paths.open_tree(box, entry.uid))
+                tree = -1 if apart else opened.keep(paths.open_tree(box, entry.uid))
             except SpawnerError:
                 tree = -1  # half made or half removed: what is there has no content of the box
             if tree >= 0:
@@ -164,13 +200,15 @@ class Operations:
 
     def _list(self, request: protocol.ListBoxes) -> Answer:
         names = [name for name in self._registry.names() if name > request.after]
-        boxes, running = [], []
+        boxes, running, jails = [], [], []
         for name in names[:LIST_PAGE]:
             try:
-                self._registry.get(name)
+                entry = self._registry.get(name)
                 if self._starter.alive(name) is not None:
                     running.append(name)
             except (SpawnerError, OSError):  # damaged or foreign: not ours to speak of
                 continue
             boxes.append(name)
-        return Answer(protocol.Listed(boxes, running, len(names) > LIST_PAGE))
+            if entry.kind == "skill":
+                jails.append(name)
+        return Answer(protocol.Listed(boxes, running, len(names) > LIST_PAGE, jails))

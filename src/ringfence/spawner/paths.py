@@ -4,6 +4,7 @@ Every open goes through openat2 from the state root's descriptor with NO_SYMLINK
 S01, S03). Must never take a path, or a part of one, from a request or from a file that a box can write.
 
     H (0711) / boxes (0711) / <box> (0711) / box.json live.json ctl/ (0711) tree/ (0700, the box's) / home workspace tmp
+                              and where the tree is an image of its own, mounted: disk.img disk.json
              / spawner (0700) / lock next_id pool.json
 """
 
@@ -13,15 +14,21 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ringfence.spawner.errors import Failed, NotFound, Refused, StartRefused, of_os_error
 from ringfence.spawner.openat import open_beneath
+from ringfence.spawner.protocol import BoxKind
 
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
 TREES = ("home", "workspace", "tmp")
 TREE_MODES = {"home": 0o700, "workspace": 0o700, "tmp": 0o1777}
+
+
+def parts(kind: BoxKind) -> tuple[str, ...]:
+    """Of its tree. A skill's jail has no HOME."""
+    return TREES[1:] if kind == "skill" else TREES
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +130,20 @@ def _checked(fd: int, uid: int, forbidden: int, what: str) -> int:
 
 
 def make_directory(dir_fd: int, name: str, mode: int, uid: int) -> None:
-    """Makes it if it is not there and sets owner and mode; what is there must be a directory, not a link."""
+    """Makes it if it is not there and sets mode and owner, the owner last: who has it finds the mode right, whatever
+    happened in between. What is there must be a directory, not a link."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=dir_fd)
     fd = open_beneath(dir_fd, name.encode(), os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fchown(fd, uid, uid)
         os.fchmod(fd, mode)
+        os.fchown(fd, uid, uid)
     finally:
         os.close(fd)
 
 
-def make_box(box_fd: int, uid: int) -> None:
-    """ctl/ and tree/ with its parts. Idempotent: a tree that already has its owner is whole and is left alone; until
+def make_box(box_fd: int, uid: int, names: Sequence[str] = TREES) -> None:
+    """ctl/ and tree/ with its parts, `names`. Idempotent: a tree that already has its owner is whole and is left alone; until
     then it is the spawner's, so nobody else can plant anything in it meanwhile."""
     make_directory(box_fd, "ctl", 0o711, os.geteuid())
     with contextlib.suppress(FileExistsError):
@@ -144,8 +152,10 @@ def make_box(box_fd: int, uid: int) -> None:
     try:
         if os.fstat(tree).st_uid == uid and uid != os.geteuid():
             return
-        for name, mode in TREE_MODES.items():
-            make_directory(tree, name, mode, uid)
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir("lost+found", dir_fd=tree)  # of a fresh ext4
+        for name in names:
+            make_directory(tree, name, TREE_MODES[name], uid)
     finally:
         os.close(tree)
     make_directory(box_fd, "tree", 0o700, uid)

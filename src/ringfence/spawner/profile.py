@@ -7,10 +7,11 @@ are the last file system operations (CVE-2026-87766). Must never contain a path 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ringfence.spawner import etc_files
+from ringfence.spawner.protocol import BoxKind
 
 SOURCE = "/source"  # in the launcher's root: where every source was bound by descriptor
 GUEST = "/opt/ringfence"
@@ -147,11 +148,36 @@ TREES = (
 )
 
 
-def plan(links: Sequence[tuple[str, str]], shm: int, run: int, fds: Descriptors) -> list[Operation]:
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one kind of box sees and another does not. Ids, namespaces, filter, limits are the same for all."""
+
+    environment: tuple[Variable, ...]
+    run: bool  # whether there is a /run
+    trees: tuple[Bind, ...]  # what it can write
+    routes: bool  # whether its network has routes, all of which end at the way out's ports; else a loopback alone
+
+
+WHOLE = View(ENVIRONMENT, True, TREES, True)
+# A skill's jail has no HOME, the user's or another: nothing of hers is bound, and HOME is what a stop empties.
+_JAIL_VARIABLES = {"PATH": PATH.partition(":")[2], "HOME": "/tmp"}
+NARROW = View(
+    tuple(replace(each, value=_JAIL_VARIABLES.get(each.name, each.value)) for each in ENVIRONMENT),
+    False,
+    TREES[1:],
+    False,
+)
+
+
+def view(kind: BoxKind) -> View:
+    return NARROW if kind == "skill" else WHOLE
+
+
+def plan(links: Sequence[tuple[str, str]], shm: int, run: int, fds: Descriptors, seen: View = WHOLE) -> list[Operation]:
     """Every operation of a box in order. `links`: (value, name) of the host's merged-/usr links, e.g. usr/bin, bin."""
     return [
         *_NAMESPACES,
-        *ENVIRONMENT,
+        *seen.environment,
         Bind("/usr", "/usr"),
         *(Link(value, f"/{name}") for value, name in links),
         Bind(f"{SOURCE}/etc", "/etc"),
@@ -160,15 +186,15 @@ def plan(links: Sequence[tuple[str, str]], shm: int, run: int, fds: Descriptors)
         Flag(("--proc", "/proc"), "fresh, of its pid namespace"),
         Flag(("--dev", "/dev"), "null zero full random urandom tty, own ptys"),
         Tmpfs("/dev/shm", shm, "1777"),
-        Tmpfs("/run", run, "0755"),
-        *(Directory(tree.target) for tree in TREES),
+        *((Tmpfs("/run", run, "0755"),) if seen.run else ()),
+        *(Directory(tree.target) for tree in seen.trees),
         ReadOnly("/dev"),
         ReadOnly("/"),
         Flag(("--new-session",), "no controlling terminal of the host's"),
         Flag(("--seccomp", str(fds.seccomp)), "the strict filter"),
         Flag(("--info-fd", str(fds.info)), "tells the spawner who PID 1 is"),
         Flag(("--block-fd", str(fds.block)), "closed when every mount is done: the spawner sees the end"),
-        *TREES,
+        *seen.trees,
         Flag(("--chdir", "/workspace"), "where it starts"),
     ]
 

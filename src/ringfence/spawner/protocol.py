@@ -5,15 +5,15 @@ file descriptors travel from the spawner to the kernel only, with the reply that
 `{"id": n, "op": name, ...}` with exactly the fields of its class below: no path, no uid, no argument list. The
 spawner derives those itself from root-owned state, so a kernel that is somebody else's cannot name what it wants.
 
-Standard library only. The one module of the spawner that host/drivers may import.
+What the spawner makes of a packet is in packets.py. Standard library only. The one module of the spawner that host/drivers may import.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal, get_args
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar, Literal, get_args
 
 VERSION = 1
 MAX_PACKET = 64 * 1024
@@ -25,11 +25,9 @@ FILES_FRAME = 1 << 20  # most bytes of a JSON frame
 FILES_CHUNK = 256 << 10  # most bytes of one chunk of data
 FILES_ABORT = 0xFFFFFFFF
 
-BoxKind = Literal["home", "run", "scratch", "probe"]
-
-
-class BadRequest(ValueError):
-    """A packet that is no request of this protocol."""
+BoxKind = Literal["home", "run", "skill", "scratch", "probe"]  # skill: a jail with a narrower view (profile.py)
+# What bounds a tree: an ext4 image of its own; the file system's project quota; nothing but being counted.
+DiskBy = Literal["image", "quota", "accounting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,8 @@ class Limits:
     fsize: int = 8 << 30
     shm: int = 256 << 20
     run: int = 32 << 20  # the /run tmpfs
+    disk: int = 8 << 30  # of the tree: home, workspace and tmp together
+    inodes: int = 500_000  # files, folders and links in it
 
 
 # Bounds that the spawner enforces whatever the kernel says: (least, most).
@@ -54,6 +54,8 @@ BOUNDS: dict[str, tuple[int, int]] = {
     "fsize": (1 << 20, 1 << 50),
     "shm": (1 << 20, 1 << 45),
     "run": (1 << 20, 1 << 40),
+    "disk": (32 << 20, 1 << 43),
+    "inodes": (1024, 1 << 31),
 }
 
 
@@ -67,11 +69,12 @@ class Greet:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """Makes tree and ids of a box. Idempotent."""
+    """Makes tree and ids of a box; of the limits disk and inodes count. Idempotent."""
 
     op: ClassVar[str] = "provision"
     box: str
     kind: BoxKind
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,22 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Freeze:
+    """Stops every process of a running box where it is, whatever it does; answered once all stand still. Idempotent."""
+
+    op: ClassVar[str] = "freeze"
+    box: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thaw:
+    """Lets a frozen box go on. Idempotent."""
+
+    op: ClassVar[str] = "thaw"
+    box: str
+
+
+@dataclass(frozen=True, slots=True)
 class Observe:
     op: ClassVar[str] = "observe"
     box: str
@@ -99,7 +118,9 @@ class Observe:
 
 @dataclass(frozen=True, slots=True)
 class SetLimits:
-    """New limits for a running box: memory, pids and CPU at once, the rest at its next start."""
+    """New limits: disk and, for a running box, memory, pids and CPU at once; the rest at its next start. Refused: a disk
+    image that would shrink, get another number of inodes or grow beyond its reach or its volume's size. Busy: it can grow
+    in a stopped box only, on this host, or something still has its files."""
 
     op: ClassVar[str] = "set_limits"
     box: str
@@ -130,7 +151,7 @@ class ListBoxes:
     after: str = ""
 
 
-Request = Greet | Provision | Start | Stop | Observe | SetLimits | Files | Remove | ListBoxes
+Request = Greet | Provision | Start | Stop | Freeze | Thaw | Observe | SetLimits | Files | Remove | ListBoxes
 REQUESTS: dict[str, type] = {c.op: c for c in get_args(Request)}
 
 
@@ -157,6 +178,14 @@ class Greeting:
     weak: list[str]  # ids of what this host cannot enforce: no-cgroup, shared-uid, no-landlock, ...
     guest_digest: str
     bwrap: str  # version
+    disk: DiskBy = "accounting"  # of a box that is made now
+    disk_free: int = 0  # bytes of the volume that holds the boxes
+    disk_promised: int = 0  # bytes that disk images may still grow by
+    disk_reserve: int = 0  # bytes that no new box may take
+    disk_broken: list[str] = field(default_factory=list)  # boxes whose image cannot be used, 20 at most
+    limits_all: dict[str, int] = field(default_factory=dict)  # of all boxes together: memory, pids, cpu_milli
+    # Of these what is not in force, as boxes of before use more: name -> wanted and now, -1: no limit at all.
+    limits_unmet: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,67 +212,22 @@ class Observed:
     memory_peak: int
     memory_limit: int  # of the leaf that commands are in
     oom_kills: int  # since the leaf was made
+    frozen: bool = False
+    disk_by: DiskBy = "accounting"
+    disk_used: int = -1  # bytes; -1: not known without a walk
+    disk_free: int = -1  # bytes that the box could still write
+    inodes: int = -1
+    inode_limit: int = 0  # that holds now; 0: none
+    disk_problem: str = ""  # why the image cannot be used
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    boxes: list[str]  # 500 at most: a page with all of them running has some 21 KiB
+    boxes: list[str]  # 500 at most: a page with all of them running jails has some 31 KiB
     running: list[str]
     more: bool
-
-
-def _limits(value: object) -> Limits:
-    names = {f.name for f in fields(Limits)}
-    if not isinstance(value, dict) or set(value) != names:
-        raise BadRequest(f"limits must have exactly {sorted(names)}")
-    for name, number in value.items():
-        low, high = BOUNDS[name]
-        if type(number) is not int or not low <= number <= high:
-            raise BadRequest(f"limit {name} must be a whole number from {low} to {high}, not {number!r}")
-    return Limits(**value)
-
-
-def parse_request(packet: bytes) -> tuple[int, Request]:
-    """(request id, request). Raises BadRequest; never anything else, whatever the bytes."""
-    if len(packet) > MAX_PACKET:
-        raise BadRequest("packet too large")
-    try:
-        raw = json.loads(packet)
-    except (ValueError, RecursionError) as error:
-        raise BadRequest("packet is not JSON") from error
-    if not isinstance(raw, dict):
-        raise BadRequest("packet is not an object")
-    number, op = raw.pop("id", None), raw.pop("op", None)
-    if type(number) is not int or not 0 <= number < 1 << 53:
-        raise BadRequest("id must be a whole number")
-    kind = REQUESTS.get(op) if isinstance(op, str) else None
-    if kind is None:
-        raise BadRequest(f"no operation {str(op)[:40]!r}")
-    wanted = {f.name for f in fields(kind)}
-    if set(raw) != wanted:
-        raise BadRequest(f"{op} takes exactly {sorted(wanted)}")
-    if "box" in raw and not (isinstance(raw["box"], str) and BOX_ID.match(raw["box"])):
-        raise BadRequest("box must be 16 characters of a-z2-7")
-    if "after" in raw and not (raw["after"] == "" or (isinstance(raw["after"], str) and BOX_ID.match(raw["after"]))):
-        raise BadRequest("after must be a box id or empty")
-    if "kind" in raw and raw["kind"] not in ("home", "run", "scratch", "probe"):
-        raise BadRequest("no such kind of box")
-    if "version" in raw and type(raw["version"]) is not int:
-        raise BadRequest("version must be a whole number")
-    if "limits" in raw:
-        raw["limits"] = _limits(raw["limits"])
-    request: Request = kind(**raw)
-    return number, request
+    jails: list[str] = field(default_factory=list)  # of kind skill, running or not
 
 
 def encode_request(number: int, request: Request) -> bytes:
     return json.dumps({"id": number, "op": request.op, **asdict(request)}).encode()
-
-
-def encode_reply(number: int, reply: Any) -> bytes:
-    return json.dumps({"id": number, "ok": asdict(reply) if reply is not None else {}}).encode()
-
-
-def encode_error(number: int, code: str, message: str, remedy: str = "") -> bytes:
-    """Codes: bad_request, not_found, refused, busy, no_space, unavailable, failed."""
-    return json.dumps({"id": number, "error": {"code": code, "message": message, "remedy": remedy}}).encode()

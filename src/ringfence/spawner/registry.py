@@ -11,7 +11,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import cast
+from typing import cast, get_args
 
 from ringfence.spawner import paths
 from ringfence.spawner.config import BLOCK, Config
@@ -19,7 +19,7 @@ from ringfence.spawner.errors import NotFound, Refused, Unavailable
 from ringfence.spawner.paths import StateRoot
 from ringfence.spawner.protocol import BOX_ID, BoxKind
 
-KINDS = ("home", "run", "scratch", "probe")
+DISK_FILES = ("disk.img", ".disk.img.new", "disk.json", ".disk.json.new")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,14 @@ class Registry:
             os.close(fd)
 
     def provision(self, box: str, kind: BoxKind) -> tuple[Entry, bool]:
-        """(entry, made now). Repairs a box that was half made when the power went."""
+        """(entry, made now), recorded and with its tree. Repairs a box that was half made when the power went."""
+        entry, created = self.record(box, kind)
+        with paths.box_directory(self._state, box) as fd:
+            paths.make_box(fd, entry.uid, paths.parts(kind))
+        return entry, created
+
+    def record(self, box: str, kind: BoxKind) -> tuple[Entry, bool]:
+        """(entry, made now): directory and record, without the tree."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(box, 0o711, dir_fd=self._state.boxes)
         with paths.box_directory(self._state, box) as fd:
@@ -76,14 +83,13 @@ class Registry:
                 paths.sync_directory(self._state.boxes)
             elif entry.kind != kind:
                 raise Refused(f"the box is of kind {entry.kind}, not {kind}")
-            paths.make_box(fd, entry.uid)
         return entry, created
 
     def forget(self, entry: Entry, *, clean: bool) -> None:
         """Removes what is left of the box's directory, whose tree is empty. `clean`: a sweep showed nothing of the id,
         so that a disposable one may go back to the pool. Whatever step it dies at, it can be asked again."""
         with paths.box_directory(self._state, entry.box) as fd:
-            _remove_files(fd, "live.json", ".live.json.new")
+            _remove_files(fd, "live.json", ".live.json.new", *DISK_FILES)
             if "ctl" in os.listdir(f"/proc/self/fd/{fd}"):
                 control = paths.open_control(fd)
                 try:
@@ -127,7 +133,7 @@ class Registry:
         first, last = self._config.ids
         if entry.installation != self._config.installation or entry.box != box:
             raise Refused("the box belongs to another installation")
-        if type(entry.uid) is not int or type(entry.ids) is not int or entry.kind not in KINDS:
+        if type(entry.uid) is not int or type(entry.ids) is not int or entry.kind not in get_args(BoxKind):
             raise Refused("box.json is damaged", "ringfence doctor")
         if not (first <= entry.uid and 1 <= entry.ids <= BLOCK and entry.uid + entry.ids - 1 <= last):
             raise Refused(f"the box's id {entry.uid} is outside {first}-{last}")

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ringfence.spawner import protocol
+from ringfence.spawner import packets, protocol
 from ringfence.spawner.children import Children
 from ringfence.spawner.errors import Failed, SpawnerError, of_os_error
 from ringfence.spawner.operations import Answer, Operations
@@ -131,8 +131,8 @@ class Server:
 
     def _accept(self, packet: bytes) -> None:
         try:
-            number, request = protocol.parse_request(packet)
-        except protocol.BadRequest as error:
+            number, request = packets.parse_request(packet)
+        except packets.BadRequest as error:
             self._refuse(_number(packet), "bad_request", str(error))
             return
         if not self._greeted and not isinstance(request, protocol.Greet):
@@ -143,7 +143,7 @@ class Server:
             self._queue.append(Queued(number, request, getattr(request, "box", "")))
 
     def _refuse(self, number: int, code: str, message: str, remedy: str = "") -> None:
-        self._replies.append((protocol.encode_error(number, code, message, remedy), ()))
+        self._replies.append((packets.encode_error(number, code, message, remedy), ()))
 
     def _admit(self) -> None:
         """Begins what may begin: boxes that are not busy, ACTIVE at most."""
@@ -164,7 +164,7 @@ class Server:
             return
         if isinstance(answer, Answer):
             self._greeted = self._greeted or isinstance(queued.request, protocol.Greet)
-            self._replies.append((protocol.encode_reply(queued.number, answer.body), answer.fds))
+            self._replies.append((packets.encode_reply(queued.number, answer.body), answer.fds))
             return
         task = Task(queued.number, queued.box, answer, Wait(0.0))
         self._tasks.append(task)
@@ -181,7 +181,7 @@ class Server:
             task.wait = next(task.steps)
             return
         except StopIteration as end:
-            self._replies.append((protocol.encode_reply(task.number, end.value.body), end.value.fds))
+            self._replies.append((packets.encode_reply(task.number, end.value.body), end.value.fds))
         except Exception as error:
             self._fail(task.number, error)
         self._tasks.remove(task)

@@ -16,6 +16,7 @@ from ringfence.spawner.config import Config
 from ringfence.spawner.launcher_root import LauncherRoot
 from ringfence.spawner.limits import Shares
 from ringfence.spawner.paths import StateRoot
+from ringfence.spawner.protocol import DiskBy
 from ringfence.spawner.registry import Entry
 
 FIRST_FD = 3  # the guest's listening socket; the rest follows without a gap
@@ -33,6 +34,7 @@ class Host:
     rules: bool  # nf_tables works
     bwrap_version: str
     weak: tuple[str, ...]
+    disk: DiskBy  # what bounds the tree of a new box
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +72,21 @@ def open_all(host: Host, entry: Entry, shares: Shares, opened: Opened) -> Source
     """Raises SpawnerError or OSError; whatever was opened is in `opened`."""
     with paths.box_directory(host.state, entry.box) as box:
         tree = opened.keep(paths.open_tree(box, entry.uid))
-        mounts = {name: opened.keep(paths.open_part(tree, name, entry.uid)) for name in paths.TREES}
+        mounts = {name: opened.keep(paths.open_part(tree, name, entry.uid)) for name in paths.parts(entry.kind)}
         mounts["guest"] = opened.keep(os.dup(host.runtime))
         mounts["etc/machine-id"] = opened.keep(_machine_id(box, host.config.installation, entry.box))
         listen = opened.keep(_bind_control(box, host.config))
     main = tuple(opened.keep(fd) for fd in host.cgroups.open_leaf(entry.box, "main"))
     cmds = tuple(opened.keep(fd) for fd in host.cgroups.open_leaf(entry.box, "cmds"))
+    seen = profile.view(entry.kind)
     return Sources(
         listen=listen,
         main=main,
         cmds=cmds,
-        network=opened.keep(network.make(rules=host.rules, returns=host.config.mode == "root")),
+        network=opened.keep(network.make(rules=host.rules and seen.routes, returns=host.config.mode == "root")),
         mounts=mounts,
         seccomp=opened.keep(_memory_file(seccomp.program())),
-        arguments=opened.keep(_memory_file(profile.arguments(_plan(host, shares, len(cmds))))),
+        arguments=opened.keep(_memory_file(profile.arguments(_plan(host, shares, len(cmds), seen)))),
     )
 
 
@@ -93,8 +96,8 @@ def numbers(cmds: int) -> profile.Descriptors:
     return profile.Descriptors(seccomp=after, info=after + 1, block=after + 2)
 
 
-def _plan(host: Host, shares: Shares, cmds: int) -> list[profile.Operation]:
-    return profile.plan(host.root.links, shares.shm, shares.run, numbers(cmds))
+def _plan(host: Host, shares: Shares, cmds: int, seen: profile.View) -> list[profile.Operation]:
+    return profile.plan(host.root.links, shares.shm, shares.run, numbers(cmds), seen)
 
 
 def _memory_file(data: bytes) -> int:

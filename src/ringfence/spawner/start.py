@@ -4,15 +4,18 @@ so that what goes wrong in them is told in its own words."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 
-from ringfence.spawner import identity, launch, paths, sources, sweep
+from ringfence.spawner import disk_parts, identity, launch, paths, sources, sweep
 from ringfence.spawner.children import Children
-from ringfence.spawner.errors import Failed, SpawnerError, of_os_error
+from ringfence.spawner.disks import Disks
+from ringfence.spawner.errors import NO_PROCESS_LEFT, Failed, SpawnerError, Unavailable, of_os_error
 from ringfence.spawner.identity import Identifier, Live
 from ringfence.spawner.launch import Launched
 from ringfence.spawner.limits import share
@@ -24,6 +27,8 @@ from ringfence.spawner.warmer import Warmer
 
 START_SECONDS = 20.0  # a start takes some 30 ms; a loaded host gets 600 times that
 STOP_SECONDS = 20.0
+# bubblewrap, PID 1, its command spawner, a loop, and four for commands: with less a box comes up and can do nothing.
+START_PIDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +42,11 @@ class Info:
 class Starter:
     """Starts and ends boxes; one step at a time of each, many boxes at once."""
 
-    def __init__(self, host: Host, children: Children, warmer: Warmer) -> None:
+    def __init__(self, host: Host, children: Children, warmer: Warmer, disks: Disks) -> None:
         self._host = host
         self._children = children
         self._warmer = warmer
+        self._disks = disks
         self.identifier = Identifier()
 
     def alive(self, box: str) -> Live | None:
@@ -58,6 +64,8 @@ class Starter:
         running = self.alive(entry.box)
         if running is not None:
             return Started(running.identity, True, {})
+        with paths.box_directory(self._host.state, entry.box) as fd:
+            self._disks.attach(fd)
         clock = [time.monotonic()]
         yield from self._clear_remains(entry)
         try:
@@ -83,6 +91,8 @@ class Starter:
     def _launch(self, entry: Entry, limits: Limits, clock: list[float]) -> tuple[Launched, int]:
         shares = share(limits)
         self._host.cgroups.make(entry.box)
+        if self._host.cgroups.pids_left() < START_PIDS:
+            raise Unavailable("no process is left for another box", NO_PROCESS_LEFT)
         self._warmer.warm()  # not before: the kernel makes no cgroup while a move waits
         self._host.cgroups.set_limits(entry.box, shares)
         self._host.root.refresh()
@@ -148,13 +158,16 @@ class Starter:
         """What bubblewrap said, as an error to raise."""
         yield from self._children.wait(launched.outer, 1.0)
         said = self._children.last_words(launched.outer)
+        if os.strerror(errno.EAGAIN) in said:  # clone(2), in a cgroup whose pids are spent
+            return Unavailable(f"the box did not start: {said}", NO_PROCESS_LEFT)
         remedy = ""
         if "No permissions" in said or "namespace" in said:
             remedy = "sysctl -w user.max_user_namespaces=65536 kernel.apparmor_restrict_unprivileged_userns=0"
         return Failed(f"the box did not start: {said or 'bubblewrap gave no reason'}", remedy)
 
-    def end(self, entry: Entry) -> Steps[None]:
-        """Kills all, waits until nothing is left, removes cgroups, empties /tmp, forgets the identity. Idempotent."""
+    def end(self, entry: Entry, *, for_good: bool = False) -> Steps[None]:
+        """Kills all, waits until nothing is left, removes cgroups, empties /tmp, forgets the identity. Idempotent.
+        `for_good`: the tree goes next; the /tmp of an image goes with it and need not be mounted."""
         host = self._host
         with paths.box_directory(host.state, entry.box) as fd:
             live = identity.read(fd)
@@ -164,7 +177,8 @@ class Starter:
             yield from self._gone(live)
         yield from host.cgroups.remove(entry.box)
         with paths.box_directory(host.state, entry.box) as fd, sources.Opened() as opened:
-            tmp = _open_tmp(fd, entry.uid, opened)
+            gone_with_image = for_good and disk_parts.has(fd, disk_parts.IMAGE)
+            tmp = None if gone_with_image else self._open_tmp(fd, entry.uid, opened)
             if tmp is not None:
                 yield from sweep.empty(tmp, entry.uid, self._children, groups=host.config.mode != "shared")
             identity.forget(fd)
@@ -183,14 +197,19 @@ class Starter:
         if self._children.running(live.outer_pid):
             yield from self._children.wait(live.outer_pid, until - time.monotonic())
 
-
-def _open_tmp(box_fd: int, uid: int, opened: sources.Opened) -> int | None:
-    """The box's /tmp; None in a half-made box, which has no tree yet."""
-    try:
-        tree = opened.keep(paths.open_tree(box_fd, uid))
-        return opened.keep(paths.open_part(tree, "tmp", uid))
-    except Failed:
-        return None
+    def _open_tmp(self, box_fd: int, uid: int, opened: sources.Opened) -> int | None:
+        """The box's /tmp; None in a half-made box, which has no tree yet, and in one whose image cannot be mounted: it
+        must be stopped and removed all the same, and its next start says why it cannot be used."""
+        try:
+            self._disks.attach(box_fd)
+        except Failed as error:
+            sys.stderr.write(f"ringfence: /tmp of a box is not emptied: {error.message}\n")
+            return None
+        try:
+            tree = opened.keep(paths.open_tree(box_fd, uid))
+            return opened.keep(paths.open_part(tree, "tmp", uid))
+        except Failed:
+            return None
 
 
 def _all_mounted(done: int, until: float) -> Steps[bool]:

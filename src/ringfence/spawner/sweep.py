@@ -116,6 +116,7 @@ def _account_child(
 ) -> NoReturn:
     try:
         drop.reset_signals()
+        drop.oom_score(0)
         os.setsid()
         _close_others(keep if root is None else (*keep, root))
         if root is not None:

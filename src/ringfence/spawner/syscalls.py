@@ -52,7 +52,13 @@ _NUMBERS = {
     "aarch64": {"keyctl": 219, "pivot_root": 41, "capset": 91, "rt_sigaction": 134},
 }
 # The same on every architecture: all younger than the common table (Linux 5.1).
-_COMMON = {"open_tree": 428, "move_mount": 429, "mount_setattr": 442, "landlock_create_ruleset": 444}
+_COMMON = {
+    "open_tree": 428,
+    "move_mount": 429,
+    "mount_setattr": 442,
+    "quotactl_fd": 443,
+    "landlock_create_ruleset": 444,
+}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -123,6 +129,12 @@ def set_attributes(tree_fd: int, attributes: int) -> None:
     """Adds MOUNT_ATTR_* to the top mount of a detached tree."""
     request = struct.pack("=QQQQ", attributes, 0, 0, 0)
     _call("mount_setattr", tree_fd, b"", _AT_EMPTY_PATH, request, len(request))
+
+
+def quota(fd: int, command: int, kind: int, number: int, data: bytearray) -> None:
+    """quotactl_fd(2), Linux 5.14: of the file system that `fd` is on. `data` is read or filled by `command`."""
+    buffer = (ctypes.c_char * len(data)).from_buffer(data)
+    _call("quotactl_fd", fd, command << 8 | kind, number, buffer)
 
 
 def drop_capabilities() -> None:

@@ -14,7 +14,7 @@ import signal
 import time
 from typing import NoReturn
 
-from ringfence.spawner import cgroups, drop, syscalls
+from ringfence.spawner import control_files, drop, syscalls
 from ringfence.spawner.cgroups import Cgroups
 
 # Shorter than a grace period, which is at least two ticks of 4 ms: the next write then comes before the last has cooled.
@@ -65,7 +65,7 @@ class Warmer:
             os.close(fd)
         self._pidfd = self._pipe = -1
         for _ in range(TRIES):
-            if self._place is None or cgroups.removed(self._place):
+            if self._place is None or control_files.removed(self._place):
                 break
             time.sleep(STEP_SECONDS)
 
@@ -74,6 +74,7 @@ def _child(pipe: int, procs: int, spawner: int, *, groups: bool) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
         drop.reset_signals()
+        drop.oom_score(0)
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)

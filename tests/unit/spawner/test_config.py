@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from ringfence.spawner import bubblewrap, cgroup_host, config, weaknesses
+from ringfence.spawner.all_boxes import Hierarchy
+from ringfence.spawner.cgroups import Cgroups
 from ringfence.spawner.errors import StartRefused
 
 GOOD: dict[str, Any] = {
@@ -29,6 +31,8 @@ GOOD: dict[str, Any] = {
     "accept": [],
     "cgroup_parent": None,
     "kernel_config": "/h/run/kernel.json",
+    "disk": "auto",
+    "limits_all": {"memory": 0, "pids": 0, "cpu_milli": 1500},
 }
 USER = {"mode": "subuid", "kernel_uid": 0, "kernel_gid": 0, "ids": [8, 65535], "subuid": [100000, 65536]}
 
@@ -130,3 +134,28 @@ def test_a_cgroup_directory_that_was_named_is_used_or_refused(tmp_path: Path) ->
     named = config.parse(json.dumps(GOOD | {"cgroup_parent": str(tmp_path)}))
     with pytest.raises(StartRefused, match="cgroup_parent"):
         cgroup_host.find(named)
+
+
+def test_limits_that_cgroups_cannot_hold_must_be_accepted(tmp_path: Path) -> None:
+    """v2 and v1, each as the kernel shows it with and without the controller or the accounting."""
+    for version, swap in ((2, "memory.swap.max"), (1, "memory.memsw.limit_in_bytes")):
+        parent = tmp_path / str(version)
+        parent.mkdir()
+        whole = Cgroups("v2", (Hierarchy(version, frozenset({"memory", "pids", "cpu"}), str(parent)),))
+        part = Cgroups("v2", (Hierarchy(version, frozenset({"memory", "pids"}), str(parent)),))
+        assert whole.lacks(swap=True) == ["no-swap-limit"] and whole.lacks(swap=False) == []
+        (parent / swap).write_text("0")
+        assert whole.lacks(swap=True) == [] and part.lacks(swap=True) == ["no-cpu-limit"]
+    assert Cgroups("none", ()).lacks(swap=True) == []  # no-cgroup says it all
+    for name in ("no-cpu-limit", "no-swap-limit"):
+        weaknesses.refuse_unaccepted((name,), frozenset({name}))
+        with pytest.raises(StartRefused, match=name):
+            weaknesses.refuse_unaccepted((name,), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("text", "swaps"), [("SwapTotal:  1024 kB\n", True), ("SwapTotal:  0 kB\n", False), ("", False)]
+)
+def test_whether_this_host_swaps(tmp_path: Path, text: str, swaps: bool) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal: 1 kB\n{text}")
+    assert cgroup_host.host_swaps(str(tmp_path / "meminfo")) is swaps

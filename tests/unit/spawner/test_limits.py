@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringfence.host.kernel import boxes
+from ringfence.host.kernel.boxes import effective
 from ringfence.spawner import cgroup_host, limits
 from ringfence.spawner.cgroup_host import Mounted
-from ringfence.spawner.limits import MIB, Knob, share
+from ringfence.spawner.limits import MIB, Knob, Whole, share
 from ringfence.spawner.protocol import BOUNDS, Limits
 
 ALL = frozenset({"memory", "pids", "cpu"})
@@ -41,6 +45,7 @@ def test_files_of_each_version() -> None:
     assert [k.file for k in limits.box_knobs(1, ALL, shares)] == [
         "memory.limit_in_bytes",
         "memory.memsw.limit_in_bytes",
+        "memory.kmem.tcp.limit_in_bytes",
         "pids.max",
         "cpu.cfs_period_us",
         "cpu.cfs_quota_us",
@@ -50,10 +55,35 @@ def test_files_of_each_version() -> None:
 
 
 def test_the_host_keeps_room() -> None:
-    whole = limits.total(16 << 30, 32768)
-    assert (whole.memory, whole.pids) == (14 << 30, 24576)
-    assert limits.total(1 << 30, 1000).memory == 512 * MIB
-    assert limits.total(512 * MIB, 1000).memory == 256 * MIB
+    """max(1 GiB, 10 %) of memory, half of a tiny host's; a quarter of the pids; 0.2 core, half of a tiny share's."""
+    nothing = Whole(0, 0, 0)
+    assert limits.total(Whole(16 << 30, 32768, 400_000), nothing) == Whole(
+        (16 << 30) - (16 << 30) // 10, 24576, 380_000
+    )
+    assert limits.total(Whole(4 << 30, 1000, 100_000), nothing) == Whole(3 << 30, 750, 80_000)
+    assert limits.total(Whole(1 << 30, 1000, 20_000), nothing) == Whole(512 * MIB, 750, 10_000)
+
+
+def test_what_is_asked_for_all_boxes_counts_up_to_what_the_host_has() -> None:
+    host = Whole(4 << 30, 1000, 200_000)
+    assert limits.total(host, Whole(1 << 30, 100, 50_000)) == Whole(1 << 30, 100, 50_000)
+    assert limits.total(host, Whole(1 << 40, 10_000, 10**9)) == host
+
+
+def test_files_of_all_boxes() -> None:
+    whole = Whole(1 << 30, 750, 180_000)
+    assert limits.parent_knobs(2, ALL, whole) == [
+        *[Knob("memory.max", str(1 << 30)), Knob("memory.swap.max", "0", optional=True)] * 2,
+        Knob("pids.max", "750"),
+        Knob("cpu.max", "180000 100000"),
+        Knob("cpu.weight", "100", optional=True),
+    ]
+    assert [k.file for k in limits.parent_knobs(1, frozenset({"cpu"}), whole)] == [
+        "cpu.cfs_period_us",
+        "cpu.cfs_quota_us",
+        "cpu.shares",
+    ]
+    assert limits.parent_knobs(2, frozenset(), whole) == []
 
 
 HYBRID = """30 25 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
@@ -77,3 +107,22 @@ def test_mounts_of_a_hybrid_host() -> None:
 def test_own_path() -> None:
     assert cgroup_host.own_path("5:pids:/x\n0::/user.slice/a.scope\n") == "/user.slice/a.scope"
     assert cgroup_host.own_path("5:pids:/x\n") == "/"
+
+
+@given(any_limits)
+def test_people_are_told_of_the_sizes_that_a_box_gets(asked: Limits) -> None:
+    """The kernel process knows this arithmetic too, as it may not ask the spawner's."""
+    shares = share(asked)
+    told = {**asdict(asked), **effective(boxes.Limits(**asdict(asked)), {})}
+    assert (told["shm"], told["run"]) == (shares.shm, shares.run)
+    assert {n: v for n, v in told.items() if n not in ("shm", "run")} == {
+        n: v for n, v in asdict(asked).items() if n not in ("shm", "run")
+    }
+
+
+def test_no_box_has_more_than_all_boxes_together() -> None:
+    asked = boxes.Limits(memory=4 << 30, pids=512, cpu_milli=2000)
+    assert effective(asked, {"memory": 2 << 30, "pids": 512, "cpu_milli": 1800}) == {
+        "memory": 2 << 30,
+        "cpu_milli": 1800,
+    }

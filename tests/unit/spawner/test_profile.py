@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ringfence.spawner import etc_files, profile
+from typing import get_args
+
+from ringfence.spawner import etc_files, paths, profile
 from ringfence.spawner.profile import Bind, Descriptors, Directory, Flag, Link, ReadOnly, Tmpfs, Variable
+from ringfence.spawner.protocol import BoxKind
 
 LINKS = [("usr/bin", "bin"), ("usr/lib", "lib")]
 PLAN = profile.plan(LINKS, 1 << 20, 2 << 20, Descriptors(9, 10, 11))
@@ -95,3 +98,24 @@ def test_machine_id_is_stable_for_a_box_and_differs_between_boxes() -> None:
     one = etc_files.machine_id("i", "a")
     assert one == etc_files.machine_id("i", "a") and len(one) == 33 and int(one, 16)
     assert len({one, etc_files.machine_id("i", "b"), etc_files.machine_id("j", "a")}) == 3
+
+
+def test_a_jail_has_what_a_box_has_but_home_and_run() -> None:
+    jail = profile.plan(LINKS, 1 << 20, 2 << 20, Descriptors(9, 10, 11), profile.view("skill"))
+    gone = [o for o in PLAN if o not in jail]
+    assert {o.target for o in gone if isinstance(o, MAKES)} == {"/home/user", "/run"}
+    assert {o.name: o.value for o in jail if o not in PLAN and isinstance(o, Variable)} == {
+        "HOME": "/tmp",
+        "PATH": profile.PATH.removeprefix("/home/user/.local/bin:"),
+    }
+    assert all(isinstance(o, Variable) for o in jail if o not in PLAN)
+    assert [o for o in jail if o in PLAN] == [o for o in PLAN if o in jail]  # the order is kept
+    assert not any("/home" in word for o in jail for word in o.arguments())
+
+
+def test_the_tree_of_a_kind_is_what_its_view_binds() -> None:
+    for kind in get_args(BoxKind):
+        assert tuple(f"/source/{name}" for name in paths.parts(kind)) == tuple(
+            tree.source for tree in profile.view(kind).trees
+        )
+    assert {kind for kind in get_args(BoxKind) if not profile.view(kind).routes} == {"skill"}

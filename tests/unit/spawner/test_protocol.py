@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringfence.spawner import protocol
-from ringfence.spawner.protocol import BOUNDS, BadRequest, Limits, Request, encode_request, parse_request
+from ringfence.spawner.packets import BadRequest, parse_request
+from ringfence.spawner.protocol import BOUNDS, Limits, Request, encode_request
 
 BOX = "abcdefghij234567"
 REQUESTS: list[Request] = [
@@ -19,6 +20,8 @@ REQUESTS: list[Request] = [
     protocol.Provision(BOX, "home"),
     protocol.Start(BOX, Limits()),
     protocol.Stop(BOX),
+    protocol.Freeze(BOX),
+    protocol.Thaw(BOX),
     protocol.Observe(BOX),
     protocol.SetLimits(BOX, Limits(memory=1 << 28)),
     protocol.Files(BOX),

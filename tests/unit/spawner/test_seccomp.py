@@ -98,7 +98,7 @@ query_module reboot swapon swapoff iopl ioperm modify_ldt settimeofday clock_set
 setdomainname vhangup nfsservctl _sysctl sysfs ustat name_to_handle_at open_by_handle_at prlimit64 setpriority ioprio_set
 sched_setscheduler sched_setparam sched_setattr sched_setaffinity ioctl personality mknod mknodat"""
 ENOSYS = """clone3 open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick mount_setattr statmount listmount
-memfd_secret lsm_set_self_attr"""
+memfd_secret io_setup lsm_set_self_attr"""
 
 ONLY_X86 = "uselib create_module query_module iopl ioperm modify_ldt _sysctl sysfs ustat mknod"
 

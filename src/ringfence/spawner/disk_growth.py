@@ -1,0 +1,109 @@
+"""Growing a box's image: refused before anything is touched, or done on a file system that nobody else has.
+
+Two that write one file system destroy it: e2fsck and resize2fs run only once no mount of it is left, in whatever
+namespace and for whatever helper, which is when its loop device has let go of it. Must never detach a mount that is in
+use.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+
+from ringfence.spawner import disk_parts, disk_tools, loop_image, paths, superblock, syscalls
+from ringfence.spawner.children import Children
+from ringfence.spawner.disk_parts import IMAGE, RECORD
+from ringfence.spawner.errors import Busy, Failed, NoSpace, Refused, of_os_error
+from ringfence.spawner.protocol import Limits
+from ringfence.spawner.tasks import Steps, pause
+
+FREE_SECONDS = 2.0  # a helper whose end has closed is gone in some ms, a device that lets go (AUTOCLEAR) as well
+_ANEW = "copy the files out, ringfence user rm --purge USER, set {} in ringfence.toml, ringfence user add USER"
+
+
+def check(box: int, limits: Limits, volume: int) -> bool:
+    """Whether the image is to grow. Refused, NoSpace: it cannot become that. `volume`: bytes of the one it lies on."""
+    size, wanted = os.stat(IMAGE, dir_fd=box).st_size, disk_tools.rounded(limits.disk)
+    record = json.loads(paths.read_file(box, RECORD) or b"{}")
+    if record.get("inodes", limits.inodes) != limits.inodes:
+        text = f"the disk image was made for {record['inodes']} inodes; their number follows its size from then on"
+        raise Refused(text, f"raise --disk, or: {_ANEW.format('limits.inodes')}")
+    former = record.get("growing", size)
+    if wanted < former:
+        what = f"a disk image cannot shrink: it has {former} bytes, {wanted} were asked for"
+        raise Refused(what, f"give at least its size, or: {_ANEW.format('limits.disk')}")
+    if wanted == former:
+        return False
+    if wanted > volume:
+        what = f"the volume of the boxes has {volume} bytes in all, {wanted} were asked for"
+        raise NoSpace(what, f"give at most {volume}; or put the state directory on a larger volume")
+    with disk_parts.image(box) as image:
+        shape = superblock.read(image)
+    if shape is None:
+        raise Failed("the box's disk image has no file system", "ringfence box show USER")
+    if wanted > shape.reach:
+        what = f"this disk image can grow to {shape.reach} bytes, {wanted} were asked for"
+        raise Refused(what, f"give at most {shape.reach}, or: {_ANEW.format('limits.disk')}")
+    return True
+
+
+def begin(box: int) -> None:
+    """Written before the image's length changes, so that asking again after a crash goes on."""
+    record = json.loads(paths.read_file(box, RECORD) or b"{}")
+    record.setdefault("growing", os.stat(IMAGE, dir_fd=box).st_size)
+    paths.write_file(box, RECORD, json.dumps(record).encode(), 0o600)
+
+
+def end(box: int) -> None:
+    record = json.loads(paths.read_file(box, RECORD) or b"{}")
+    record.pop("growing", None)
+    paths.write_file(box, RECORD, json.dumps(record).encode(), 0o600)
+
+
+def stopped(box: int, limits: Limits, children: Children) -> Steps[None]:
+    """The image of a box that does not run, by e2fsprogs. Not mounted when this ends, unless it is Busy. The lock keeps
+    anybody from mounting it meanwhile."""
+    with disk_parts.image(box) as image:
+        yield from _alone(box, image)
+        begin(box)
+        yield from disk_tools.grow(children, image, disk_tools.rounded(limits.disk))
+        end(box)
+
+
+def in_use(box: int, limits: Limits) -> None:
+    """The mounted one, by the kernel."""
+    begin(box)
+    with disk_parts.image(box) as image, disk_parts.tree(box) as tree:
+        try:
+            loop_image.grow(image, tree, disk_tools.rounded(limits.disk))
+        except OSError as error:
+            raise of_os_error(error, "growing the box's disk image") from error
+    end(box)
+
+
+def _alone(box: int, image: int) -> Steps[None]:
+    """Until nothing has the file system any more. Busy: something goes on having it."""
+    until = time.monotonic() + FREE_SECONDS
+    while not _let_go(box, image):
+        if time.monotonic() > until:
+            raise Busy(
+                "the box's disk is in use: it grows while nothing has it",
+                "wait for files commands of this user to end, then again",
+            )
+        yield from pause(0.02)
+
+
+def _let_go(box: int, image: int) -> bool:
+    try:
+        while disk_parts.mounted(box):
+            syscalls.umount(disk_parts.tree_path(box), 0)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise of_os_error(error, "unmounting the box's disk image") from error
+        return False
+    device = loop_image.find(image)
+    if device is not None:
+        os.close(device)
+    return device is None

@@ -1,0 +1,226 @@
+"""The disk of each box: made, mounted, grown, counted, taken away.
+
+A box with a disk.img has its tree in it; one whose tree is marked as its project has a quota; every other is only counted
+(also one that was made before this host could do better). The image and its mount outlive the spawner: whoever comes next
+finds them, and after a boot mounts them again. Whatever step it dies at, asking again goes on from there. Must never
+mount, or look for an image, anywhere but in a box's own directory, which no box can write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+
+from ringfence.spawner import (
+    disk_growth,
+    disk_parts,
+    disk_tools,
+    loop_image,
+    paths,
+    project_quota,
+    superblock,
+    syscalls,
+)
+from ringfence.spawner.children import Children
+from ringfence.spawner.disk_parts import IMAGE, MADE, RECORD
+from ringfence.spawner.errors import Busy, Failed, NoSpace, SpawnerError
+from ringfence.spawner.protocol import DiskBy, Limits
+from ringfence.spawner.registry import Entry, Registry
+from ringfence.spawner.sources import Host
+from ringfence.spawner.tasks import Steps
+
+RESERVE = 1 << 30  # bytes of the volume that no new box may take; 1/20 of a small one
+BROKEN = 20  # are named; a reply has a bounded size
+LONGEST_STACK = 8  # mounts on one tree; there is one
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Bytes and inodes of one tree now; -1: not known without a walk."""
+
+    by: DiskBy
+    used: int = -1
+    free: int = -1
+    inodes: int = -1
+    inode_limit: int = 0
+    problem: str = ""  # why the image cannot be used
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """The one that holds all boxes. Bytes."""
+
+    free: int
+    promised: int  # that images may still grow by
+    reserve: int
+    size: int  # all of it
+    broken: list[str]  # boxes whose image is known to be of no use, 20 at most
+
+
+class Disks:
+    def __init__(self, host: Host, children: Children) -> None:
+        self._host = host
+        self._children = children
+        self._problems: dict[int, str] = {}  # inode of a box's directory -> why its image could not be mounted
+
+    # --- made -----------------------------------------------------------------------------------------------------
+
+    def prepare(self, entry: Entry, limits: Limits) -> Steps[None]:
+        """Before the tree gets its content. A box that has a tree already keeps what it has."""
+        with paths.box_directory(self._host.state, entry.box) as box:
+            if not disk_parts.has(box, IMAGE) and disk_parts.untouched(box):
+                if self._host.disk != "accounting":
+                    self._room()
+                if self._host.disk == "image":
+                    yield from self._make_image(box, limits)
+                elif self._host.disk == "quota":
+                    _make_project(box, entry, limits)
+            self.attach(box)
+
+    def _room(self) -> None:
+        volume = self.volume()
+        if volume.free < volume.reserve:
+            text = f"{volume.free >> 20} MiB are free where the boxes lie, and {volume.reserve >> 20} MiB are kept back"
+            raise NoSpace(f"no room for a new box: {text}", "make room on that volume: df -h")
+
+    def _make_image(self, box: int, limits: Limits) -> Steps[None]:
+        paths.write_file(box, RECORD, json.dumps({"inodes": limits.inodes}).encode(), 0o600, durable=False)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(MADE, dir_fd=box)
+        with disk_parts.image(box, MADE, os.O_CREAT | os.O_EXCL) as image:
+            os.ftruncate(image, disk_tools.rounded(limits.disk))
+            yield from disk_tools.make(self._children, image, limits)
+            os.fsync(image)
+            os.rename(MADE, IMAGE, src_dir_fd=box, dst_dir_fd=box)
+            paths.sync_directory(box)
+
+    # --- mounted --------------------------------------------------------------------------------------------------
+
+    def attach(self, box: int) -> None:
+        """Mounts the image, if there is one and it is not mounted. Cheap otherwise. Raises SpawnerError."""
+        if not disk_parts.has(box, IMAGE) or disk_parts.mounted(box):
+            return
+        with contextlib.suppress(FileExistsError):
+            os.mkdir("tree", 0o700, dir_fd=box)
+        with disk_parts.image(box) as image:
+            # The device keeps this very open file, and with it the lock, for as long as it is mounted.
+            fcntl.flock(image, fcntl.LOCK_UN)
+            try:
+                loop_image.mount(image, disk_parts.tree_path(box))
+            except OSError as error:
+                text = f"the box's disk image cannot be mounted: {error.strerror}"
+                self._problems[os.fstat(box).st_ino] = text
+                raise Failed(text, f"e2fsck -f {IMAGE}, in the box's directory of the state") from error
+        self._problems.pop(os.fstat(box).st_ino, None)
+
+    def detach(self, box: int) -> None:
+        """Whatever is mounted on the tree, also what has no image any more."""
+        for _ in range(LONGEST_STACK):
+            if not disk_parts.mounted(box):
+                return
+            syscalls.umount(disk_parts.tree_path(box), syscalls.MNT_DETACH)
+        raise Failed("the box's disk image stays mounted", "ringfence doctor")
+
+    def apart(self, entry: Entry) -> bool:
+        """Takes an image away from its tree: what was in it goes with the image. False: the tree is not in one."""
+        with paths.box_directory(self._host.state, entry.box) as box:
+            self.detach(box)  # whoever still has its files keeps an image that no name leads to any more
+            self._problems.pop(os.fstat(box).st_ino, None)
+            return disk_parts.has(box, IMAGE)
+
+    def tidy(self, registry: Registry) -> None:
+        """Mounts on trees of boxes that are no more, which would hold their image and its device for ever."""
+        for name in registry.names():
+            with contextlib.suppress(SpawnerError, OSError), paths.box_directory(self._host.state, name) as box:
+                if not disk_parts.has(box, "box.json") or (disk_parts.mounted(box) and not disk_parts.has(box, IMAGE)):
+                    self.detach(box)
+                elif disk_parts.has(box, IMAGE) and not disk_parts.mounted(box) and (text := self._problem(box)):
+                    self._problems[os.fstat(box).st_ino] = text
+
+    # --- changed --------------------------------------------------------------------------------------------------
+
+    def resize(self, entry: Entry, limits: Limits, *, running: bool) -> Steps[None]:
+        """Raises Refused, Busy, NoSpace."""
+        with paths.box_directory(self._host.state, entry.box) as box:
+            if disk_parts.has(box, IMAGE):
+                yield from self._resize_image(box, limits, running)
+            elif _project(box, entry):
+                with disk_parts.tree(box) as tree:
+                    project_quota.limit(tree, entry.uid, limits.disk, limits.inodes)
+
+    def _resize_image(self, box: int, limits: Limits, running: bool) -> Steps[None]:
+        if not disk_growth.check(box, limits, self.volume().size):
+            return
+        if disk_tools.grows_in_use():
+            self.attach(box)
+            disk_growth.in_use(box, limits)
+            return
+        if running:
+            raise Busy("this host can grow the disk of a stopped box only", "ringfence box stop USER, then again")
+        try:
+            yield from disk_growth.stopped(box, limits, self._children)
+        except SpawnerError:
+            with contextlib.suppress(SpawnerError):  # what went wrong first is what is said
+                self.attach(box)
+            raise
+        self.attach(box)
+
+    # --- counted --------------------------------------------------------------------------------------------------
+
+    def use(self, entry: Entry) -> Use:
+        """Raises SpawnerError."""
+        with paths.box_directory(self._host.state, entry.box) as box:
+            if disk_parts.has(box, IMAGE):
+                return _use_of_image(box) if disk_parts.mounted(box) else Use("image", problem=self._problem(box))
+            if not _project(box, entry):
+                return Use("accounting")
+            with disk_parts.tree(box) as tree:
+                now = project_quota.count(tree, entry.uid)
+            return Use("quota", now.used, max(0, now.limit - now.used), now.inodes, now.inode_limit)
+
+    def _problem(self, box: int) -> str:
+        """Of an image that is not mounted, as far as looking shows it; mounting may find more, which is remembered."""
+        with contextlib.suppress(SpawnerError, OSError), disk_parts.image(box) as image:
+            shape = superblock.read(image)
+            if shape is None:
+                return "the box's disk image has no file system"
+            if shape.size > os.fstat(image).st_size:
+                return "the box's disk image is shorter than its file system"
+        return self._problems.get(os.fstat(box).st_ino, "")
+
+    def volume(self) -> Volume:
+        seen = os.statvfs(f"/proc/self/fd/{self._host.state.boxes}")
+        promised, broken = 0, []
+        for name in os.listdir(f"/proc/self/fd/{self._host.state.boxes}"):
+            with contextlib.suppress(OSError):
+                image = os.stat(f"{name}/{IMAGE}", dir_fd=self._host.state.boxes, follow_symlinks=False)
+                promised += max(0, image.st_size - image.st_blocks * 512)
+                if self._problems and os.stat(name, dir_fd=self._host.state.boxes).st_ino in self._problems:
+                    broken.append(name)
+        size = seen.f_blocks * seen.f_frsize
+        free = seen.f_bavail * seen.f_frsize
+        return Volume(free, promised, min(RESERVE, size // 20), size, sorted(broken)[:BROKEN])
+
+
+def _use_of_image(box: int) -> Use:
+    seen = os.statvfs(disk_parts.tree_path(box))
+    used = (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+    return Use("image", used, seen.f_bavail * seen.f_frsize, seen.f_files - seen.f_ffree, seen.f_files)
+
+
+def _project(box: int, entry: Entry) -> bool:
+    if entry.uid == os.geteuid() or not disk_parts.has(box, "tree"):
+        return False
+    with disk_parts.tree(box) as tree:
+        return project_quota.project_of(tree) == entry.uid
+
+
+def _make_project(box: int, entry: Entry, limits: Limits) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir("tree", 0o700, dir_fd=box)
+    with disk_parts.tree(box) as tree:
+        project_quota.limit(tree, entry.uid, limits.disk, limits.inodes)
+        project_quota.mark(tree, entry.uid)

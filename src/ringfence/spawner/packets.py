@@ -1,0 +1,67 @@
+"""Packets of the spawner's end: bytes of the kernel's to requests, answers to bytes. Pure. Must raise nothing but
+BadRequest, whatever the bytes, and let nothing through that is not a field of protocol.py."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from typing import Any, get_args
+
+from ringfence.spawner.protocol import BOUNDS, BOX_ID, MAX_PACKET, REQUESTS, BoxKind, Limits, Request
+
+
+class BadRequest(ValueError):
+    """A packet that is no request of this protocol."""
+
+
+def _limits(value: object) -> Limits:
+    names = {f.name for f in fields(Limits)}
+    if not isinstance(value, dict) or set(value) != names:
+        raise BadRequest(f"limits must have exactly {sorted(names)}")
+    for name, number in value.items():
+        low, high = BOUNDS[name]
+        if type(number) is not int or not low <= number <= high:
+            raise BadRequest(f"limit {name} must be a whole number from {low} to {high}, not {number!r}")
+    return Limits(**value)
+
+
+def parse_request(packet: bytes) -> tuple[int, Request]:
+    """(request id, request). Raises BadRequest; never anything else, whatever the bytes."""
+    if len(packet) > MAX_PACKET:
+        raise BadRequest("packet too large")
+    try:
+        raw = json.loads(packet)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest("packet is not JSON") from error
+    if not isinstance(raw, dict):
+        raise BadRequest("packet is not an object")
+    number, op = raw.pop("id", None), raw.pop("op", None)
+    if type(number) is not int or not 0 <= number < 1 << 53:
+        raise BadRequest("id must be a whole number")
+    kind = REQUESTS.get(op) if isinstance(op, str) else None
+    if kind is None:
+        raise BadRequest(f"no operation {str(op)[:40]!r}")
+    wanted = {f.name for f in fields(kind)}
+    if set(raw) != wanted:
+        raise BadRequest(f"{op} takes exactly {sorted(wanted)}")
+    if "box" in raw and not (isinstance(raw["box"], str) and BOX_ID.match(raw["box"])):
+        raise BadRequest("box must be 16 characters of a-z2-7")
+    if "after" in raw and not (raw["after"] == "" or (isinstance(raw["after"], str) and BOX_ID.match(raw["after"]))):
+        raise BadRequest("after must be a box id or empty")
+    if "kind" in raw and raw["kind"] not in get_args(BoxKind):
+        raise BadRequest("no such kind of box")
+    if "version" in raw and type(raw["version"]) is not int:
+        raise BadRequest("version must be a whole number")
+    if "limits" in raw:
+        raw["limits"] = _limits(raw["limits"])
+    request: Request = kind(**raw)
+    return number, request
+
+
+def encode_reply(number: int, reply: Any) -> bytes:
+    return json.dumps({"id": number, "ok": asdict(reply) if reply is not None else {}}).encode()
+
+
+def encode_error(number: int, code: str, message: str, remedy: str = "") -> bytes:
+    """Codes: bad_request, not_found, refused, busy, no_space, unavailable, failed."""
+    return json.dumps({"id": number, "error": {"code": code, "message": message, "remedy": remedy}}).encode()
