@@ -14,6 +14,7 @@ from ringfence.host.kernel.errors import NotFound
 from ringfence.host.kernel.ids import BoxId, TenantId, UserId
 from ringfence.host.kernel.people import User
 from ringfence.host.store.database import Database
+from ringfence.host.store.owned import owned, owned_row
 from ringfence.host.store.people import find_user_by_id
 from ringfence.host.store.schema import boxes
 from ringfence.host.store.text import checked_json, storable
@@ -71,9 +72,10 @@ class SqlBoxes:
     async def all(self, tenant: TenantId | None = None) -> list[Box]:
         """Oldest first; also those that are wanted removed and are still there."""
         query = sa.select(boxes).where(boxes.c.removed_at.is_(None)).order_by(boxes.c.created_at, boxes.c.id)
+        keys: dict[str, str] = {}
         if tenant is not None:
-            query = query.where(boxes.c.tenant == tenant)
-        return await self._database.read(lambda connection: [box_of(row) for row in connection.execute(query)])
+            query, keys = query.where(boxes.c.tenant == tenant), {"tenant": tenant}
+        return await self._database.read(lambda c: [box_of(row) for row in owned(c.execute(query), **keys)])
 
     async def update(
         self,
@@ -116,7 +118,7 @@ def _update(tx: Tx, box: BoxId, changes: dict[str, Any], *, started: bool, activ
 
 
 def _row(connection: Connection, box: BoxId) -> Row[Any]:
-    row = connection.execute(_BY_ID, {"which": box}).one_or_none() if storable(box) else None
+    row = owned_row(connection.execute(_BY_ID, {"which": box}).one_or_none(), id=box) if storable(box) else None
     if row is None:
         raise NotFound(f"no such box: {box!r}", remedy="ringfence box ls")
     return row
@@ -128,7 +130,7 @@ def _home(connection: Connection, user: UserId) -> Box | None:
 
 
 def find_home(connection: Connection, user: UserId) -> Box | None:
-    row = connection.execute(_HOME_OF, {"whose": user}).one_or_none()
+    row = owned_row(connection.execute(_HOME_OF, {"whose": user}).one_or_none(), user=user)
     return None if row is None else box_of(row)
 
 

@@ -14,6 +14,7 @@ from ringfence.host.kernel.errors import NotFound
 from ringfence.host.kernel.ids import RunId, ThreadId, TurnId, UserId
 from ringfence.host.kernel.threads import Event, EventKind
 from ringfence.host.store.database import Database
+from ringfence.host.store.owned import owned
 from ringfence.host.store.schema import events, threads
 from ringfence.host.store.text import checked_json, storable
 from ringfence.host.store.transaction import Tx
@@ -92,7 +93,9 @@ def event_of(row: Row[Any]) -> Event:
 def events_after(connection: Connection, thread: ThreadId, cursor: int, limit: int) -> list[Event]:
     """Oldest first."""
     which = {"in_thread": thread, "after": max(0, min(cursor, MAX_CURSOR)), "count": max(limit, 0)}
-    return [event_of(row) for row in connection.execute(_AFTER, which)] if storable(thread) else []
+    if not storable(thread):
+        return []
+    return [event_of(row) for row in owned(connection.execute(_AFTER, which), thread=thread)]
 
 
 class SqlEvents:

@@ -1,7 +1,8 @@
 """Break-glass: which operator has opened which thread's text, and until when. Opening is told to the members.
 
 It is the way in that has it open (`socket:<uid>`, `token:<id>`), so it ends with a token that is revoked, and at the
-latest with its time. Must never open for longer than was asked: a wall clock that is turned back to before the opening closes it.
+latest with its time. Must never open for longer than was asked: a wall clock that is turned back keeps nothing
+open, and one that was while the server was down, to before the opening, closes it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _CLOSED = sa.delete(glass).where(glass.c.closes_at <= _NOW)  # what is over is i
 
 def open_glass(tx: Tx, thread: ThreadId, via: str, reason: str, seconds: float) -> datetime:
     """NotFound."""
-    now = tx.now()
+    now = tx.onward_now()
     until = now + timedelta(seconds=seconds)
     append(tx, thread, Draft(EventKind.BREAK_GLASS, {"by": via, "reason": reason, "until": until.isoformat()}))
     tx.connection.execute(_CLOSED, {"now": now})

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection, Row
 from ringfence.host.kernel.ids import MessageId, ThreadId, TurnId
 from ringfence.host.kernel.threads import Attachment, Message
 from ringfence.host.store.events import MAX_CURSOR
+from ringfence.host.store.owned import owned
 from ringfence.host.store.schema import STEER, messages, turns
 from ringfence.host.store.text import storable
 from ringfence.host.store.transaction import Tx
@@ -85,7 +86,7 @@ def add_message(tx: Tx, message: Message, *, steer: bool = False) -> None:
 
 def message_by_id(connection: Connection, message: MessageId) -> Message:
     """One that a foreign key names."""
-    return message_of(connection.execute(_BY_ID, {"which": message}).one())
+    return message_of(owned(connection.execute(_BY_ID, {"which": message}), id=message)[0])
 
 
 def messages_before(
@@ -94,18 +95,21 @@ def messages_before(
     """Between the cursors, newest first."""
     below = MAX_CURSOR if before is None else max(0, min(before, MAX_CURSOR))
     which = {"in_thread": thread, "before": below, "after": after, "count": count}
-    return [message_of(row) for row in connection.execute(_BEFORE, which).all()] if storable(thread) else []
+    if not storable(thread):
+        return []
+    return [message_of(row) for row in owned(connection.execute(_BEFORE, which), thread=thread)]
 
 
 def said_to(connection: Connection, turn: TurnId) -> list[Message]:
     """By people, oldest first: the turn's own message, then the steers."""
-    return [*map(message_of, connection.execute(_FIRST, {"which": turn})), *steers_of(connection, turn)]
+    first = owned(connection.execute(_FIRST, {"which": turn}), turn=turn)
+    return [*map(message_of, first), *steers_of(connection, turn)]
 
 
 def steers_of(connection: Connection, turn: TurnId, after: int = 0) -> list[Message]:
     """Behind the cursor, oldest first."""
     which = {"of_turn": turn, "after": max(0, min(after, MAX_CURSOR))}
-    return [message_of(row) for row in connection.execute(_STEERS, which)]
+    return [message_of(row) for row in owned(connection.execute(_STEERS, which), turn=turn)]
 
 
 def next_steer(connection: Connection, turn: TurnId, after: int) -> int | None:

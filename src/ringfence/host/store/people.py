@@ -16,6 +16,7 @@ from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store.blob_rows import drop_final
 from ringfence.host.store.database import Database
 from ringfence.host.store.events import Draft, append
+from ringfence.host.store.owned import owned, owned_row
 from ringfence.host.store.runs import cancel_all_of
 from ringfence.host.store.schema import boxes, members, summaries, tenants, tokens, users
 from ringfence.host.store.text import storable
@@ -61,7 +62,7 @@ def find_user(connection: Connection, tenant: str, name: str) -> User:
     except NotFound as error:
         missing = error
     query = _USERS.where(users.c.tenant == home, users.c.name == name)
-    row = connection.execute(query).one_or_none() if storable(name) else None
+    row = owned_row(connection.execute(query).one_or_none(), tenant=home, name=name) if storable(name) else None
     if missing is not None:
         raise missing
     if row is None:
@@ -71,7 +72,7 @@ def find_user(connection: Connection, tenant: str, name: str) -> User:
 
 def find_user_by_id(connection: Connection, user: UserId) -> User:
     """NotFound."""
-    row = connection.execute(_USER_BY_ID, {"which": user}).one_or_none() if storable(user) else None
+    row = owned_row(connection.execute(_USER_BY_ID, {"which": user}).one_or_none(), id=user) if storable(user) else None
     if row is None:
         raise NotFound(f"no such user: {user!r}")
     return user_of(row)
@@ -142,7 +143,22 @@ class SqlUsers:
         def question(connection: Connection) -> list[User]:
             home = find_tenant(connection, tenant)
             query = _USERS.where(users.c.tenant == home.id).order_by(users.c.name)
-            return [user_of(row) for row in connection.execute(query)]
+            return [user_of(row) for row in owned(connection.execute(query), tenant=home.id)]
+
+        return await self._database.read(question)
+
+    async def gone(self, tenant: str, name: str) -> User:
+        """The removed user that had that name last. NotFound."""
+
+        def question(connection: Connection) -> User:
+            home = find_tenant(connection, tenant)
+            query = sa.select(users, tenants.c.name.label("tenant_name")).join(tenants, users.c.tenant == tenants.c.id)
+            mine = query.where(users.c.tenant == home.id, users.c.name == name, users.c.removed_at.is_not(None))
+            latest = mine.order_by(users.c.removed_at.desc(), users.c.id.desc()).limit(1)
+            row = owned_row(connection.execute(latest).one_or_none(), tenant=home.id) if storable(name) else None
+            if row is None:
+                raise NotFound(f"no such user: {name!r}", remedy=f"ringfence user ls --tenant {tenant}")
+            return user_of(row)
 
         return await self._database.read(question)
 

@@ -5,6 +5,8 @@ A hop takes about as long as a question. Must never keep an answer.
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -19,6 +21,7 @@ from ringfence.host.store.boxes import find_home
 from ringfence.host.store.database import Database
 from ringfence.host.store.events import MAX_CURSOR, event_of
 from ringfence.host.store.messages import messages_before, said_to
+from ringfence.host.store.owned import owned, owned_row
 from ringfence.host.store.people import find_user_by_id
 from ringfence.host.store.run_rows import run_row
 from ringfence.host.store.schema import LIVE, events, members, runs, tenants, threads, users
@@ -31,7 +34,7 @@ _PAGE = 50  # messages of at most 256 KiB: 12.5 MiB in memory at the very worst
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
 _NAMED = (
-    sa.select(threads)
+    sa.select(threads, tenants.c.name.label("tenant_name"))
     .join(tenants, tenants.c.id == threads.c.tenant)
     .where(
         tenants.c.name == sa.bindparam("of_tenant"),
@@ -40,10 +43,10 @@ _NAMED = (
         threads.c.removed_at.is_(None),
     )
 )
-_OF_MEMBER = (
+_OF_MEMBER: sa.Select[Any] = (
     _NAMED.join(members, members.c.thread == threads.c.id)
     .where(members.c.user == sa.bindparam("by_member"))
-    .with_only_columns(threads.c.id)
+    .with_only_columns(threads.c.id, threads.c.name, tenants.c.name.label("tenant_name"), members.c.user)
 )
 _NAMED_EVENTS = (
     sa.select(events, users.c.name.label("actor_name"))
@@ -65,7 +68,8 @@ class SqlReads:
         def question(connection: Connection) -> Thread:
             found = []
             if storable(tenant) and storable(name):
-                found = threads_with_members(connection, _NAMED, of_tenant=tenant, named=name)
+                keys = {"name": name, "tenant_name": tenant}
+                found = threads_with_members(connection, _NAMED, keys, of_tenant=tenant, named=name)
             if not found:
                 raise NotFound(f"no such thread: {name!r}", remedy="ringfence thread ls")
             return found[0]
@@ -77,11 +81,12 @@ class SqlReads:
             which = {"of_tenant": tenant, "named": name, "by_member": member}
             if not all(map(storable, which.values())):
                 return None
-            thread = connection.execute(_OF_MEMBER, which).scalar_one_or_none()
-            if thread is None:
+            found = connection.execute(_OF_MEMBER, which).one_or_none()
+            row = owned_row(found, name=name, tenant_name=tenant, user=member)
+            if row is None:
                 return None
-            newer = {"in_thread": thread, "after": max(0, min(after, MAX_CURSOR)), "count": max(limit, 0)}
-            rows = connection.execute(_NAMED_EVENTS, newer).all()
+            newer = {"in_thread": row.id, "after": max(0, min(after, MAX_CURSOR)), "count": max(limit, 0)}
+            rows = owned(connection.execute(_NAMED_EVENTS, newer), thread=row.id)
             names = {UserId(row.actor): row.actor_name for row in rows if row.actor_name is not None}
             return Page([event_of(row) for row in rows], names)
 

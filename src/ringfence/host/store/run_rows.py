@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection, Row
 from ringfence.host.kernel.errors import NotFound, StaleEpoch
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.runs import Run, RunState
+from ringfence.host.store.owned import owned_row
 from ringfence.host.store.schema import runs, turns
 from ringfence.host.store.text import storable
 from ringfence.host.store.transaction import Tx
@@ -55,7 +56,7 @@ def locked_run(tx: Tx, run: RunId) -> Row[Any]:
 
 
 def _found(connection: Connection, query: sa.Select[Any], run: RunId) -> Row[Any]:
-    row = connection.execute(query, {"which": run}).one_or_none() if storable(run) else None
+    row = owned_row(connection.execute(query, {"which": run}).one_or_none(), id=run) if storable(run) else None
     if row is None:
         raise NotFound(f"no such run: {run!r}")
     return row

@@ -19,6 +19,7 @@ from ringfence.host.kernel.runs import LEASE_SECONDS, RUN_FINAL, Run, RunState
 from ringfence.host.kernel.threads import MAX_MESSAGE_BYTES, EventKind
 from ringfence.host.store.database import Database
 from ringfence.host.store.events import Draft, append
+from ringfence.host.store.owned import owned
 from ringfence.host.store.run_ends import MAX_BACKOFF, Ending, cancel_run, end_run, reopen_run, requeue_run
 from ringfence.host.store.run_rows import change_run, change_turn, fenced, locked_run, run_of, run_row
 from ringfence.host.store.schema import LIVE, RUNNING, Utc, runs, users
@@ -71,7 +72,7 @@ class SqlRuns:
         """Newest first."""
         query = sa.select(runs).where(runs.c.tenant == tenant)
         query = query.order_by(runs.c.created_at.desc(), runs.c.id.desc()).limit(max(limit, 0))
-        return await self._database.read(lambda connection: [run_of(row) for row in connection.execute(query)])
+        return await self._database.read(lambda c: [run_of(row) for row in owned(c.execute(query), tenant=tenant)])
 
     async def claim(self, worker: str, limit: int, token_hash: Callable[[RunId], str]) -> list[Run]:
         """Runs of a disabled user stay queued and hold nobody back."""

@@ -15,6 +15,7 @@ from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store.blobs import SqlBlobs, keep_checked
 from ringfence.host.store.database import Database
 from ringfence.host.store.events import Draft, append
+from ringfence.host.store.owned import owned, owned_row
 from ringfence.host.store.run_rows import fenced, run_row
 from ringfence.host.store.schema import BEGUN, checkpoints, steps, threads
 from ringfence.host.store.text import checked, checked_json
@@ -127,7 +128,7 @@ class SqlSteps:
 
 def steps_of(connection: Connection, run: RunId) -> list[Step]:
     """Of a run that is there, by number."""
-    return [step_of(row) for row in connection.execute(_ALL, {"in_run": run})]
+    return [step_of(row) for row in owned(connection.execute(_ALL, {"in_run": run}), run=run)]
 
 
 def states_of(connection: Connection, run: RunId) -> dict[int, StepState]:
@@ -136,14 +137,14 @@ def states_of(connection: Connection, run: RunId) -> dict[int, StepState]:
 
 
 def find_checkpoint(connection: Connection, run: RunId) -> Checkpoint | None:
-    row = connection.execute(_CHECKPOINT, {"in_run": run}).one_or_none()
+    row = owned_row(connection.execute(_CHECKPOINT, {"in_run": run}).one_or_none(), run=run)
     if row is None:
         return None
     return Checkpoint(row.run, row.boundary, row.step, row.cursor, row.state, row.created_at)
 
 
 def _step(connection: Connection, run: RunId, n: int) -> Row[Any] | None:
-    return connection.execute(_STEP, {"in_run": run, "number": n}).one_or_none()
+    return owned_row(connection.execute(_STEP, {"in_run": run, "number": n}).one_or_none(), run=run)
 
 
 def _count(connection: Connection, run: RunId) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from ringfence.host.kernel.errors import RingfenceError
+from ringfence.host.kernel.onward import Onward
 from ringfence.host.kernel.ports import Clock, Ids
 from ringfence.host.store import migrate
 from ringfence.host.store.audit import SqlAudit
@@ -84,4 +85,4 @@ async def open_store(url: str, clock: Clock, ids: Ids, *, busy_seconds: float = 
     Unavailable: foreign, damaged, of a newer release, locked, unreachable. DiskFull. Invalid: the url.
     """
     engines = await open_engines(url, busy_seconds)
-    return SqlStore(Database(engines, World(engines.dialect, clock, LeaseClock(clock), ids)))
+    return SqlStore(Database(engines, World(engines.dialect, clock, LeaseClock(clock), Onward(clock), ids)))

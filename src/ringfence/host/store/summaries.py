@@ -8,6 +8,7 @@ from sqlalchemy.engine import Connection
 from ringfence.host.kernel.errors import Conflict
 from ringfence.host.kernel.ids import RunId, ThreadId, UserId
 from ringfence.host.kernel.threads import Summary
+from ringfence.host.store.owned import owned_row
 from ringfence.host.store.run_rows import fenced
 from ringfence.host.store.schema import messages, summaries
 from ringfence.host.store.text import storable
@@ -24,7 +25,8 @@ _MESSAGE = sa.select(messages.c.id).where(
 def find_summary(connection: Connection, thread: ThreadId, actor: UserId) -> Summary | None:
     if not (storable(thread) and storable(actor)):
         return None
-    row = connection.execute(_FIND, {"in_thread": thread, "by_actor": actor}).one_or_none()
+    found = connection.execute(_FIND, {"in_thread": thread, "by_actor": actor}).one_or_none()
+    row = owned_row(found, thread=thread, actor=actor)
     return None if row is None else Summary(row.thread, row.actor, row.cursor, row.text, row.created_at)
 
 

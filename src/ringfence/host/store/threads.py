@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from ringfence.host.kernel.errors import Conflict, Invalid, NotFound
+from ringfence.host.kernel.errors import Conflict, Failed, Invalid, NotFound
 from ringfence.host.kernel.ids import RunId, TenantId, ThreadId, UserId
 from ringfence.host.kernel.names import check_thread_name
 from ringfence.host.kernel.threads import MAX_SUMMARY_BYTES, EventKind, Message, Summary, Thread
@@ -17,6 +17,7 @@ from ringfence.host.store.database import Database
 from ringfence.host.store.events import Draft, append
 from ringfence.host.store.glass import MAX_OPEN_SECONDS, MAX_REASON_BYTES, MAX_VIA_BYTES, is_open, open_glass
 from ringfence.host.store.messages import messages_before
+from ringfence.host.store.owned import owned
 from ringfence.host.store.people import find_user_by_id
 from ringfence.host.store.schema import members, tenants, threads
 from ringfence.host.store.summaries import find_summary, put_summary
@@ -35,15 +36,17 @@ _MEMBERS_OF_ONE = sa.select(members).where(
 
 def find_thread(connection: Connection, thread: ThreadId) -> Thread:
     """NotFound."""
-    found = threads_with_members(connection, _BY_ID, which=thread) if storable(thread) else []
+    found = threads_with_members(connection, _BY_ID, {"id": thread}, which=thread) if storable(thread) else []
     if not found:
         raise NotFound(f"no such thread: {thread!r}")
     return found[0]
 
 
-def threads_with_members(connection: Connection, query: sa.Select[Any], **which: str) -> list[Thread]:
+def threads_with_members(
+    connection: Connection, query: sa.Select[Any], keys: Mapping[str, str], **which: str
+) -> list[Thread]:
     """Members are asked for also when there is no thread: whether there is one is not to be told by the time it takes."""
-    rows = connection.execute(query, which).all()
+    rows = owned(connection.execute(query, which), **keys)
     inside: dict[str, set[UserId]] = {row.id: set() for row in rows}
     for member in _members_of(connection, list(inside) or [""]):
         inside[member.thread].add(member.user)
@@ -72,7 +75,8 @@ class SqlThreads:
     async def get(self, tenant: TenantId, name: str) -> Thread:
         def question(connection: Connection) -> Thread:
             which = {"of_tenant": tenant, "named": name}
-            found = threads_with_members(connection, _NAMED, **which) if storable(name) else []
+            keys = {"tenant": tenant, "name": name}
+            found = threads_with_members(connection, _NAMED, keys, **which) if storable(name) else []
             if not found:
                 raise NotFound(f"no such thread: {name!r}", remedy="ringfence thread ls")
             return found[0]
@@ -86,12 +90,15 @@ class SqlThreads:
         """By name."""
         mine = sa.select(members.c.thread).where(members.c.user == user)
         query = _LIVE.where(threads.c.id.in_(mine)).order_by(threads.c.name)
-        return await self._database.read(lambda connection: threads_with_members(connection, query))
+        found = await self._database.read(lambda connection: threads_with_members(connection, query, {}))
+        if not all(user in thread.members for thread in found):
+            raise Failed("the store found a thread of other members: nothing was given out")
+        return found
 
     async def of_tenant(self, tenant: TenantId) -> list[Thread]:
         """By name."""
         query = _LIVE.where(threads.c.tenant == tenant).order_by(threads.c.name)
-        return await self._database.read(lambda connection: threads_with_members(connection, query))
+        return await self._database.read(lambda connection: threads_with_members(connection, query, {"tenant": tenant}))
 
     async def set_member(self, thread: ThreadId, user: UserId, member: bool) -> Thread:
         """MEMBER_ADDED or MEMBER_REMOVED {"user": name} when it changes something. NotFound: thread or user, also a
@@ -126,7 +133,7 @@ class SqlThreads:
         return await self._database.write(lambda tx: open_glass(tx, thread, via, why, seconds))
 
     async def glass(self, thread: ThreadId, via: str) -> bool:
-        now = self._database.world.clock.now()
+        now = self._database.world.onward.now()
         return await self._database.read(lambda connection: is_open(connection, thread, via, now))
 
 

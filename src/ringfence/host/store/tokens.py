@@ -12,6 +12,7 @@ from ringfence.host.kernel.errors import NotFound, Unavailable
 from ringfence.host.kernel.ids import TokenId, UserId
 from ringfence.host.kernel.people import Scope, Token, User
 from ringfence.host.store.database import Database
+from ringfence.host.store.owned import owned, owned_row
 from ringfence.host.store.people import find_user_by_id
 from ringfence.host.store.schema import tokens
 from ringfence.host.store.text import checked, storable
@@ -52,7 +53,8 @@ class SqlTokens:
 
     async def find(self, secret_hash: str) -> tuple[Token, User]:
         def question(connection: Connection) -> tuple[Token, User]:
-            row = connection.execute(_LIVE, {"hashed": secret_hash}).one_or_none() if storable(secret_hash) else None
+            found = connection.execute(_LIVE, {"hashed": secret_hash}).one_or_none() if storable(secret_hash) else None
+            row = owned_row(found, secret_hash=secret_hash)
             if row is None:
                 raise NotFound("no such token")
             return _token_of(row), find_user_by_id(connection, row.user)
@@ -62,7 +64,8 @@ class SqlTokens:
 
     async def get(self, token: TokenId) -> tuple[Token, User]:
         def question(connection: Connection) -> tuple[Token, User]:
-            row = connection.execute(_BY_ID, {"which": token}).one_or_none() if storable(token) else None
+            found = connection.execute(_BY_ID, {"which": token}).one_or_none() if storable(token) else None
+            row = owned_row(found, id=token)
             if row is None:
                 raise NotFound(f"no such token: {token!r}")
             return _token_of(row), find_user_by_id(connection, row.user)
@@ -76,7 +79,7 @@ class SqlTokens:
 
         def question(connection: Connection) -> list[Token]:
             find_user_by_id(connection, user)
-            return [_token_of(row) for row in connection.execute(query)]
+            return [_token_of(row) for row in owned(connection.execute(query), user=user)]
 
         return await self._database.read(question)
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from sqlalchemy.engine import Connection
 
 from ringfence.host.kernel.ids import ThreadId
+from ringfence.host.kernel.onward import Onward
 from ringfence.host.kernel.ports import Clock, Ids
 from ringfence.host.store.dialects import Dialect, LeaseClock
 
@@ -23,6 +24,7 @@ class World:
     dialect: Dialect
     clock: Clock
     lease_clock: LeaseClock
+    onward: Onward
     ids: Ids
 
 
@@ -35,6 +37,10 @@ class Tx:
     def now(self) -> datetime:
         """For what people read."""
         return self.world.clock.now()
+
+    def onward_now(self) -> datetime:
+        """For what expires."""
+        return self.world.onward.now()
 
     def lease_now(self) -> datetime:
         """For leases and back-offs."""

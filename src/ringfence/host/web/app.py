@@ -25,6 +25,7 @@ from ringfence.host.web.login import Door
 from ringfence.host.web.peer import Admission
 from ringfence.host.web.ports import Engine
 from ringfence.host.web.shapes import ErrorAnswer
+from ringfence.host.web.showing import Showing
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "the caller's to mend"},
@@ -49,6 +50,7 @@ def make_app(
     app.state.door = Door(engine, operator, admission or Admission())
     app.state.stopping = asyncio.Event()  # set when the server stops: streams end
     add_error_answers(app)
+    app.add_middleware(Showing, engine=engine, operator=operator)
     app.add_middleware(Guards, hosts=None if operator else LOOPBACK | {name.lower() for name in hosts})
     for module in (
         routes_people,

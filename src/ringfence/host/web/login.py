@@ -6,6 +6,7 @@ Operator socket: the peer's credentials. TCP: `Authorization: Bearer <token>`, a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import unquote_to_bytes
@@ -19,6 +20,8 @@ from ringfence.host.web.peer import Admission, Peer
 from ringfence.host.web.ports import Engine
 
 DEFAULT_TENANT = "default"
+# RFC 9110 11.4, RFC 6750 2.1: one or more spaces, then token68; no other white space counts as one.
+_BEARER = re.compile(r"bearer +([A-Za-z0-9._~+/-]+=*) *\Z", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +62,33 @@ def _by_peer(door: Door, connection: HTTPConnection) -> Actor:
 
 async def _by_token(engine: Engine, connection: HTTPConnection) -> Actor:
     given = connection.headers.getlist("authorization")
-    scheme, _, secret = (given[0] if len(given) == 1 else "").partition(" ")
-    if scheme.lower() != "bearer" or not secret.strip():
+    found = _BEARER.match(given[0]) if len(given) == 1 else None
+    if found is None:
         raise Unauthenticated(
             "no token", remedy="send the header Authorization: Bearer TOKEN; make one: ringfence token add --user NAME"
         )
-    return await engine.people.authenticate(secret.strip())
+    return await engine.people.authenticate(found[1])
 
 
 async def _acting(engine: Engine, actor: Actor, connection: HTTPConnection) -> Actor:
-    name = connection.headers.get("ringfence-as")
+    name, place = _once(connection, "Ringfence-As"), _once(connection, "Ringfence-Tenant")
     if name is None:
         return actor
     user = text_of(name, "the header Ringfence-As")
-    tenant = text_of(connection.headers.get("ringfence-tenant", DEFAULT_TENANT), "the header Ringfence-Tenant")
+    tenant = text_of(DEFAULT_TENANT if place is None else place, "the header Ringfence-Tenant")
     if actor.operator:
         return await engine.people.act_as(actor, tenant, user)
     if actor.user is not None and (actor.user.tenant_name, actor.user.name) == (tenant, user):
         return actor
     raise Refused("only an operator acts as somebody else", remedy="leave --as out: the token says who you are")
+
+
+def _once(connection: HTTPConnection, name: str) -> str | None:
+    """Invalid: said twice, so that nobody before us and we can each take another one of them."""
+    given = connection.headers.getlist(name)
+    if len(given) > 1:
+        raise Invalid(f"the header {name} is there {len(given)} times", remedy="send it once")
+    return given[0] if given else None
 
 
 def text_of(encoded: str, what: str) -> str:

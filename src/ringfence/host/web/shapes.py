@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from ringfence.host.kernel.ports import Reason
+
 
 class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -128,10 +130,19 @@ class BoxShape(BaseModel):
     memory_bytes: int
     disk_bytes: int
     disk_limit_bytes: int | None
+    disk_by: str
+    disk_full: bool
+    inodes: int
+    inode_limit: int | None
+    disk_problem: str
     started_at: datetime | None
     last_active_at: datetime | None
     sessions: list[str]
     limits: dict[str, int]
+    effective: dict[str, int] = Field(description="what holds instead of `limits`, where another limit is lower")
+    from_next_start: list[str] = Field(
+        description="of limits just changed, those that the running box does not have yet"
+    )
     generation: int
     weak: list[str]
 
@@ -177,7 +188,7 @@ class OutcomeShape(BaseModel):
 
     exit_code: int | None
     signal: int | None
-    reason: Literal["exit", "timeout", "oom", "killed", "spawn_failed", "box_lost"]
+    reason: Reason
     message: str
     left: list[int]
     duration_ms: int
@@ -189,6 +200,9 @@ class OutcomeShape(BaseModel):
     stderr_dropped: int | None = None
     memory_limit_bytes: int | None = None
     memory_peak_bytes: int | None = None
+    disk_limit_bytes: int | None = None
+    disk_used_bytes: int | None = None
+    timeout_seconds: float | None = None
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

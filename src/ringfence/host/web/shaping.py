@@ -70,9 +70,27 @@ def token_made(noun: Token, secret: str) -> shapes.TokenMade:
 
 def box(view: BoxView) -> shapes.BoxShape:
     plain = ("box", "user", "tenant", "driver", "desired", "observed", "image", "uid", "pids", "memory_bytes")
-    more = ("disk_bytes", "disk_limit_bytes", "started_at", "last_active_at", "generation")
+    more = (
+        "disk_bytes",
+        "disk_limit_bytes",
+        "disk_by",
+        "disk_full",
+        "inodes",
+        "inode_limit",
+        "disk_problem",
+        "started_at",
+        "last_active_at",
+        "generation",
+    )
     fields = {name: getattr(view, name) for name in (*plain, *more)}
-    return shapes.BoxShape(sessions=list(view.sessions), limits=dict(view.limits), weak=list(view.weak), **fields)
+    return shapes.BoxShape(
+        sessions=list(view.sessions),
+        limits=dict(view.limits),
+        effective=dict(view.effective),
+        from_next_start=list(view.from_next_start),
+        weak=list(view.weak),
+        **fields,
+    )
 
 
 def _cut_text(kept: Kept) -> tuple[bytes, int]:
@@ -107,7 +125,7 @@ def _kept(name: str, kept: Kept) -> dict[str, Any]:
 
 
 def outcome(noun: Outcome) -> dict[str, Any]:
-    """The --json object of `exec`; memory figures with reason oom only."""
+    """The --json object of `exec`; limit and use of what ran out with the reason that names it only."""
     shaped: dict[str, Any] = {
         "exit_code": noun.code,
         "signal": noun.signal,
@@ -118,6 +136,10 @@ def outcome(noun: Outcome) -> dict[str, Any]:
     }
     if noun.reason == "oom":
         shaped |= {"memory_limit_bytes": noun.memory_limit_bytes, "memory_peak_bytes": noun.memory_peak_bytes}
+    elif noun.reason == "disk_full":
+        shaped |= {"disk_limit_bytes": noun.disk_limit_bytes, "disk_used_bytes": noun.disk_used_bytes}
+    elif noun.reason == "timeout":
+        shaped["timeout_seconds"] = noun.timeout_seconds
     if noun.stdout is not None:
         shaped |= _kept("stdout", noun.stdout)
     if noun.stderr is not None:

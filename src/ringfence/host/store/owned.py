@@ -1,0 +1,33 @@
+"""Row keys checked on read: the rows that a query gave are those of whom it was asked for.
+
+The second wall behind a query's own filter (decision 0028, drill D-6): it reads the keys that the rows themselves carry.
+Every question that is asked for one user, tenant, thread or run passes its rows through here. It must never be built from
+the query that it checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy.engine import Row
+
+from ringfence.host.kernel.errors import Failed
+
+
+def owned(rows: Iterable[Row[Any]], **keys: str) -> list[Row[Any]]:
+    """The rows as they came. Failed: one of them has another value in a column of `keys`; none is given out then."""
+    given = list(rows)
+    for row in given:
+        for column, value in keys.items():
+            if row._mapping[column] != value:
+                raise Failed(
+                    f"the store found a row of another {column}: nothing was given out",
+                    remedy="report this: a query lost its filter",
+                )
+    return given
+
+
+def owned_row(row: Row[Any] | None, **keys: str) -> Row[Any] | None:
+    """The same for one row, or none."""
+    return None if row is None else owned([row], **keys)[0]
