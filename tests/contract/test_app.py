@@ -15,7 +15,7 @@ import pytest
 
 from ringfence.host import app
 from ringfence.host.engine.people import secret_hash
-from ringfence.host.kernel.errors import Conflict, Failed
+from ringfence.host.kernel.errors import Conflict, Failed, Unavailable
 from ringfence.host.kernel.people import Scope
 from ringfence.host.kernel.settings import Settings
 from ringfence.host.store.store import open_store
@@ -39,6 +39,26 @@ async def test_bootstrap_makes_an_operators_token_each_time_and_the_rest_once(tm
     finally:
         await store.close()
     assert all(secret.encode() not in path.read_bytes() for secret in made for path in (tmp_path / "db").iterdir())
+
+
+async def test_the_gate_keeps_a_second_tenant_out_and_the_audit_what_was_accepted(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    given = settings(tmp_path)
+    await app.bootstrap(given)
+    store = await open_store(given.database, app.SystemClock(), app.SystemIds())
+    try:
+        closed = replace(given, gate="no prove has run here")
+        await app.pass_gate(store, closed)  # one tenant
+        await store.tenants.add("acme")
+        with pytest.raises(Unavailable, match="2 tenants need proven walls: no prove"):
+            await app.pass_gate(store, closed)
+        assert await store.audit.last(9) == []
+        await app.pass_gate(store, replace(given, open=("C06",), accept_reason="a lab", accepted_by="ann (uid 7)"))
+        [found] = await store.audit.last(9)
+        assert found["action"] == "serve.accepted"
+        assert found["details"] == {"ids": ["C06"], "reason": "a lab", "by": "ann (uid 7)"}
+    finally:
+        await store.close()
 
 
 def test_ids_are_unique_and_sort_by_time() -> None:

@@ -127,6 +127,30 @@ async def test_output_comes_in_order_and_grants_follow_what_was_taken() -> None:
         assert taken == [*((1, chunk) for chunk in chunks), (2, b"err")]
 
 
+@pytest.mark.parametrize(("output", "waits"), [(0, False), (8 * CHUNK, True)])
+async def test_output_above_its_rate_waits_in_the_box(output: int, waits: bool) -> None:
+    """Both commands of the box share one rate: a burst of 16 chunks, then 8 a second."""
+    async with rig(output=output) as r:
+        link, guest = await r.attach()
+        commands = [await spawned(r, link, guest, key) for key in ("x/1", "x/2")]
+        readers = [asyncio.ensure_future(_drained(command)) for command in commands]
+        began = asyncio.get_running_loop().time()
+        for number in range(12):  # 24 chunks: the last grant covers all but those owed
+            for command in commands:
+                await guest.output(command.key, b"x" * CHUNK)
+            if number % 2:
+                await guest.hear("cmd.grant")
+                await guest.hear("cmd.grant")
+        assert (asyncio.get_running_loop().time() - began >= 0.9) is waits  # 8 chunks above the burst
+        for number, command in enumerate(commands, 1):
+            await guest.end(command.key, number)
+        assert [await within(reader) for reader in readers] == [12 * CHUNK] * 2
+
+
+async def _drained(command: WireCommand) -> int:
+    return sum([len(data) async for _, data in command.output()])
+
+
 async def test_a_reader_that_takes_nothing_grants_nothing_and_one_that_does_grants_it_all() -> None:
     async with rig() as r:
         link, guest = await r.attach()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ringfence.host.kernel.boxes import Box, BoxKind, Desired, Observed
+from ringfence.host.kernel.boxes import JAIL_LIMITS, Box, BoxKind, Desired, Observed
 from ringfence.host.kernel.errors import BoxLost, Conflict, DiskFull, Invalid, NotFound, Refused
 from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.threads import TurnState
@@ -76,6 +76,23 @@ async def test_a_box_that_the_store_does_not_know_is_reported_and_not_touched(tm
         assert status["boxes"]["unknown"] == [stranger]
         assert r.world.box(stranger).running
         assert "unknown" not in (await r.engine.health.status(r.actors["alice"]))["boxes"]
+
+
+async def test_a_jail_that_nobody_waits_for_is_removed_and_one_with_a_row_is_not(tmp_path: Path) -> None:
+    """Control: the box of another kind above. A jail is no box of its user's in any list."""
+    async with rig(tmp_path) as r:
+        await r.exec("alice", "true")
+        stranger, user = BoxId("j" * 16), await r.store.users.get("default", "alice")
+        kept = await r.store.boxes.add(user, BoxKind.SKILL, r.driver.name, JAIL_LIMITS)
+        for box in (stranger, kept.id):
+            await r.driver.provision(box, BoxKind.SKILL)
+            await r.driver.start(box, JAIL_LIMITS)
+        await r.restart()
+        assert stranger not in r.world.boxes and kept.id in r.world.boxes
+        assert (await r.engine.health.status(OPERATOR))["boxes"]["unknown"] == []
+        listed = {box.box for box in await r.engine.boxes.list(OPERATOR, None)}
+        assert r.box("alice").id in listed and kept.id not in listed
+        assert (await r.exec("alice", "true")).code == 0
 
 
 async def test_a_stop_that_was_not_finished_is_finished_at_the_next_start(tmp_path: Path) -> None:
@@ -193,6 +210,20 @@ async def test_limits_hold_at_once_and_are_checked(tmp_path: Path) -> None:
             await r.engine.boxes.set_limits(r.actors["alice"], "default", "alice", {"memory": 1 << 40})
 
 
+async def test_what_a_running_box_gets_at_its_next_start_only_is_told(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        boxes = r.engine.boxes
+        changes = {"nofile": 1024, "run": 1 << 20, "shm": 1 << 45, "pids": 64}
+        stopped = await boxes.set_limits(OPERATOR, "default", "alice", changes)
+        assert stopped.from_next_start == []
+        assert stopped.effective == {"shm": ((1 << 30) - (64 << 20)) // 2}
+        await r.exec("alice", "true")
+        again = await boxes.set_limits(OPERATOR, "default", "alice", changes)
+        assert again.from_next_start == []  # nothing has changed
+        changed = await boxes.set_limits(OPERATOR, "default", "alice", {"nofile": 2048, "fsize": 1 << 30, "pids": 65})
+        assert changed.from_next_start == ["nofile", "fsize"]
+
+
 async def test_a_removed_user_has_no_box_and_the_name_is_another_user_later(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         running = asyncio.create_task(r.exec("alice", "sleep 30"))
@@ -212,7 +243,7 @@ async def test_a_removed_user_has_no_box_and_the_name_is_another_user_later(tmp_
 async def test_a_user_whose_box_cannot_be_made_is_not_left_behind(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
 
-        async def full(box: object, kind: object) -> int:
+        async def full(box: object, kind: object, limits: object = None) -> int:
             raise DiskFull("no space")
 
         r.driver.provision = full  # type: ignore[method-assign]

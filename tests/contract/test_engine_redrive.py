@@ -213,6 +213,7 @@ async def test_three_attempts_are_enough(tmp_path: Path) -> None:
         [detail] = await r.details("alice")
         assert detail == {
             "code": "retries_exhausted",
+            "cause": "loop_ended",
             "message": "tried 3 times; the last time the agent loop ended with status 1",
         }
 

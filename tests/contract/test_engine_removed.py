@@ -10,7 +10,7 @@ import pytest
 
 from ringfence.host.engine.commands import ExecRequest
 from ringfence.host.kernel.boxes import Desired, Observed
-from ringfence.host.kernel.errors import NotFound
+from ringfence.host.kernel.errors import Failed, NotFound
 from ringfence.host.kernel.runs import StepState
 from ringfence.host.kernel.threads import TurnState
 from ringfence.wire import messages as wire
@@ -88,3 +88,48 @@ async def test_one_that_another_server_removed_is_forgotten_at_its_next_write(
         r.engine._links.slot(box).active_at += 1
         await eventually(lambda: box not in slots(r), "it is forgotten")
         assert caplog.records == []
+
+
+@pytest.mark.parametrize("at", ["stop", "remove"])
+async def test_a_removal_whose_box_cannot_be_taken_away_is_said_and_finished_when_asked_again(
+    tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path) as r:
+        await r.exec("alice", "true")
+        box = r.box("alice")
+        driver = r.engine._parts.driver
+
+        async def refuses(box: object) -> None:
+            raise Failed("the disk cannot be mounted")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(driver, at, refuses)
+            with pytest.raises(Failed, match="'alice' is removed, its box is not yet: the disk cannot") as caught:
+                await remove(r, True)
+            assert "user rm --purge alice" in caught.value.remedy
+            with pytest.raises(Failed):
+                await remove(r, True)
+        assert (await r.engine._parts.store.boxes.get(box.id)).desired is Desired.REMOVED
+        with pytest.raises(NotFound):  # others are told nothing of it
+            await r.engine.people.user_remove(r.actors["bob"], "default", "alice", True)
+        await remove(r, True)
+        with pytest.raises(NotFound):
+            await r.engine._parts.store.boxes.get(box.id)
+        with pytest.raises(NotFound):
+            await remove(r, True)
+        await r.exec("bob", "true")  # somebody else's is there
+
+
+async def test_a_tree_that_was_kept_can_still_be_purged_and_a_new_user_of_the_name_comes_first(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        await r.exec("alice", "true")
+        kept = r.box("alice").id
+        await remove(r, False)
+        with pytest.raises(NotFound):
+            await remove(r, False)
+        await r.engine.people.user_add(OPERATOR, "default", "alice")
+        await remove(r, True)
+        assert (await r.engine._parts.store.boxes.get(kept)).desired is Desired.REMOVED
+        with pytest.raises(NotFound):  # the last of the name is gone whole
+            await remove(r, True)
+        assert kept in {box.id for box in await r.engine._parts.store.boxes.all()}

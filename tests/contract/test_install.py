@@ -317,6 +317,8 @@ def test_a_listener_for_others_needs_a_proof(base: Path, options: dict[str, Any]
     [
         ({"listen": "nowhere"}, "address:port"),
         ({"accept": "no-cgroups"}, "did you mean no-cgroup"),
+        ({"accept": "C66"}, "did you mean C"),
+        ({"accept": "no-nft,ZZZ"}, "ZZZ is the id of no row"),
         ({"profile": "prod"}, "--profile production"),
         ({"db": "mysql://x"}, "sqlite:///"),
         ({"config": "/nonexistent.toml"}, "no such file"),
@@ -335,6 +337,15 @@ def test_settings_that_others_can_write_are_refused(base: Path) -> None:
     done = own(home, "serve", accept=WEAK)
     assert done.code == 3
     assert f"chmod go-w {home / 'ringfence.toml'}" in done.err
+
+
+def test_config_check_notes_inodes_that_no_image_can_have(base: Path) -> None:
+    home = settings(base, '[limits]\ndisk = "64MiB"\ninodes = 16385\n')
+    checked = own(home, "config_check")
+    assert (checked.code, checked.out.splitlines()[0]) == (0, "ok") and "16384 at most, not 16385" in checked.out
+    assert len(own(home, "config_check", json=True).json()["notes"]) == 1
+    settings(base, '[limits]\ndisk = "64MiB"\ninodes = 16384\n')
+    assert own(home, "config_check").out == "ok\n" and own(home, "config_check", json=True).json() == {"ok": True}
 
 
 def test_config(base: Path) -> None:

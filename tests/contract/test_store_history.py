@@ -145,11 +145,20 @@ async def test_break_glass_again_is_told_again(team: Team) -> None:
 
 async def test_a_clock_that_is_turned_back_opens_nothing_for_longer(team: Team, tmp_path: Path) -> None:
     await team.store.threads.break_glass(team.thread.id, "socket:0", "why", 900)
-    team.clock.jump(timedelta(hours=-1))
-    assert not await team.store.threads.glass(team.thread.id, "socket:0")
-    team.clock.jump(timedelta(hours=1))
     async with opened(tmp_path, team.clock, first=1 << 40) as later:
         assert await later.threads.glass(team.thread.id, "socket:0"), "it outlives the server"
+    team.clock.jump(timedelta(hours=-1))
+    async with opened(tmp_path, team.clock, first=1 << 50) as restarted:
+        assert not await restarted.threads.glass(team.thread.id, "socket:0"), "by its clock it is not open yet"
+    team.clock.pass_seconds(899)
+    assert await team.store.threads.glass(team.thread.id, "socket:0"), "by the seconds that have passed it is"
+    team.clock.pass_seconds(1)
+    assert not await team.store.threads.glass(team.thread.id, "socket:0")
+    again = await team.store.threads.break_glass(team.thread.id, "socket:0", "once more", 10)
+    assert again > team.clock.now() + timedelta(minutes=30)  # the wall clock is behind still
+    assert await team.store.threads.glass(team.thread.id, "socket:0")
+    team.clock.pass_seconds(10)
+    assert not await team.store.threads.glass(team.thread.id, "socket:0")
 
 
 async def test_what_is_no_break_glass_is_refused(team: Team) -> None:

@@ -28,7 +28,8 @@ def served() -> Iterator[Web]:
 
 def call(served: Web, method: str, path: str, token: str | None = None, **options: Any) -> tuple[int, Any, Any]:
     """(status, JSON, headers) over TCP."""
-    headers = {**options.pop("headers", {}), **({"Authorization": f"Bearer {token}"} if token else {})}
+    given = options.pop("headers", {})
+    headers = {**given, "Authorization": f"Bearer {token}"} if token else given
     with httpx2.Client(trust_env=False) as client:
         response = client.request(method, served.url + path, headers=headers, **options)
     return response.status_code, response.json() if response.content else None, response.headers
@@ -43,8 +44,18 @@ def test_credentials(served: Web) -> None:
         assert status == 401
         assert word in answer["error"]["message"]
         assert headers["www-authenticate"].startswith("Bearer")
-    for header in (f"Basic {good}", good, f"Bearer  {good} x"):
-        status = call(served, "GET", "/v1/status", headers={"Authorization": header})[0]
+    user = "/v1/tenants/default/users/alice"
+    for header in (f"bearer {good}", f"Bearer  {good}"):
+        assert call(served, "GET", user, headers={"Authorization": header})[0] == 200, header
+    for header in (
+        f"Basic {good}",
+        good,
+        f"Bearer  {good} x",
+        f"Bearer \xa0{good}",
+        f"Bearer {good}\xa0",
+        f"Bearer\xa0{good}",
+    ):
+        status = call(served, "GET", user, headers=[(b"Authorization", header.encode("latin-1"))])[0]
         assert status == 401, header
 
 
@@ -73,6 +84,18 @@ def test_acting_as_somebody_else(served: Web) -> None:
     assert call(served, "GET", "/v1/tenants/default/users/alice", plain, headers={"Ringfence-As": "alice"})[0] == 200
     assert call(served, "GET", path, operator, headers={"Ringfence-As": "%ff"})[0] == 422
     assert call(served, "GET", path, operator, headers={"Ringfence-As": "alice"})[0] == 404  # acts as alice, truly
+
+
+def test_who_is_meant_is_said_once(served: Web) -> None:
+    """Else whoever stands before the server and the server itself may each take another one."""
+    operator = served.token("alice", "operator")
+    said = {"Authorization": f"Bearer {operator}", "Ringfence-As": "bob", "Ringfence-Tenant": "default"}
+    with httpx2.Client(trust_env=False) as client:
+        url = f"{served.url}/v1/tenants/default/users/bob"
+        assert client.get(url, headers=said).status_code == 200  # the control
+        for name, status in (("Authorization", 401), ("Ringfence-As", 422), ("Ringfence-Tenant", 422)):
+            answer = client.get(url, headers=[*said.items(), (name, said[name])])
+            assert answer.status_code == status, name
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "", "192.168.0.1:8377"])

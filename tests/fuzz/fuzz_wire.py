@@ -13,11 +13,13 @@ import asyncio
 import importlib
 import random
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from ringfence.host.broker.bounds import Bounds
 from ringfence.host.broker.link import Parts, WireLink
+from ringfence.host.broker.rate import Pace
 from ringfence.host.broker.record import BoxRecord
 from ringfence.host.broker.tasks import Tasks
 from ringfence.host.broker.validation import Shapes
@@ -99,7 +101,7 @@ class Stage:
         self.host = RecordingHost()
         self.tasks = Tasks()
         parts = Parts(_SHAPES, self.tasks, Violations(self._tell, loop.time), loop, Bounds())
-        self.record = BoxRecord(BOX, "g")
+        self.record = BoxRecord(BOX, "g", Pace(0, time.monotonic))
         self.link = WireLink(BOX, self.host, parts, lambda link, hello: self.record, self._ended)
         self.channel = self.link.exchange.channel
         self.transport = MemoryTransport(self.channel)

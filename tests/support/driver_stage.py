@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,7 +24,8 @@ from tests.support.scripted_guest import AuditLog, RecordingHost
 
 BOX = BoxId("driverboxdriverb")
 SECONDS = 60.0
-FIRST_ID = 1_910_000_000  # apart from the spawner's own tests, which may run at the same time
+# Apart from the spawner's own tests (1.70e9-1.77e9), from another run of these, and from installations (1.88e9 and up).
+FIRST_ID = 1_800_000_000 + os.getpid() % 65536 * 1024
 INSTALLATION = "ringfencedrivers"
 
 
@@ -35,10 +37,15 @@ class Stage:
     broker: WireBroker
     host: RecordingHost
 
-    async def up(self, box: BoxId = BOX) -> WireLink:
+    async def up(
+        self,
+        box: BoxId = BOX,
+        kind: BoxKind = BoxKind.HOME,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> WireLink:
         """The box, started from nothing if need be, and its wire."""
-        await self.driver.provision(box, BoxKind.HOME)
-        identity = await self.driver.start(box, Limits())
+        await self.driver.provision(box, kind, limits)
+        identity = await self.driver.start(box, limits)
         return await self.broker.attach(box, await self.driver.dial(box, identity), self.host)
 
     async def again(self, box: BoxId = BOX) -> WireLink:
@@ -74,6 +81,6 @@ async def stage() -> AsyncIterator[Stage]:
         rig.clean()
 
 
-def command(*argv: str, output: Literal["stream", "keep"] = "stream") -> CommandSpec:
-    env = {"PATH": b"/usr/bin:/bin", "HOME": b"/home/user"}
-    return CommandSpec([part.encode() for part in argv], env, "/home/user", "null", output, 30.0)
+def command(*argv: str, output: Literal["stream", "keep"] = "stream", home: str = "/home/user") -> CommandSpec:
+    env = {"PATH": b"/usr/bin:/bin", "HOME": home.encode()}
+    return CommandSpec([part.encode() for part in argv], env, home, "null", output, 30.0)

@@ -28,11 +28,11 @@ class FakeDriver:
     async def facts(self) -> dict[str, Any]:
         return {"mode": "shared", "weak": list(self._weak), "guest_digest": self._digest, "installation": "i"}
 
-    async def provision(self, box: BoxId, kind: BoxKind) -> int:
+    async def provision(self, box: BoxId, kind: BoxKind, limits: Limits | None = None) -> int:
         if box not in self._world.boxes:
             folder = self._world.folder / box
             folder.mkdir(parents=True)
-            self._world.boxes[box] = FakeBox(box, folder, 5000 + 8 * len(self._world.boxes))
+            self._world.boxes[box] = FakeBox(box, folder, 5000 + 8 * len(self._world.boxes), kind=kind)
         return self._world.boxes[box].uid
 
     async def start(self, box: BoxId, limits: Limits) -> dict[str, Any]:
@@ -47,6 +47,12 @@ class FakeDriver:
 
     async def stop(self, box: BoxId) -> None:
         await self._world.kill_box(box)
+
+    async def freeze(self, box: BoxId) -> None:
+        self._world.box(box)
+
+    async def thaw(self, box: BoxId) -> None:
+        self._world.box(box)
 
     async def observe(self, box: BoxId) -> Sight:
         found = self._world.box(box)
@@ -70,6 +76,9 @@ class FakeDriver:
 
     async def running(self) -> list[BoxId]:
         return [box.id for box in self._world.boxes.values() if box.running]
+
+    async def jails(self) -> list[BoxId]:
+        return [box.id for box in self._world.boxes.values() if box.kind is BoxKind.SKILL]
 
     async def dial(self, box: BoxId, identity: Mapping[str, Any]) -> int:
         self._world.dials += 1

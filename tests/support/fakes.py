@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ringfence.host.kernel.boxes import Limits
+from ringfence.host.kernel.boxes import BoxKind, Limits
 from ringfence.host.kernel.errors import BoxLost, NotFound, RingfenceError, Unavailable
 from ringfence.host.kernel.ids import BoxId, RunId
 from ringfence.host.kernel.ports import CommandSpec, GuestHello, LoopHost
@@ -82,6 +82,7 @@ class FakeBox:
     folder: Path
     uid: int
     running: bool = False
+    kind: BoxKind = BoxKind.HOME
     starts: int = 0
     guest: str = ""
     limits: Limits = field(default_factory=Limits)

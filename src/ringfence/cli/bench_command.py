@@ -23,6 +23,12 @@ def turns(json: bool) -> int:
     return _measured(run, json)
 
 
+def walls(json: bool) -> int:
+    from ringfence.bench.walls import run
+
+    return _measured(run, json)
+
+
 def _measured(run: Run, json: bool) -> int:
     from ringfence.bench.figures import as_text
     from ringfence.bench.machine import machine

@@ -33,11 +33,12 @@ def ls(
             each["observed"],
             each["pids"],
             say_it.size(each["memory_bytes"]),
+            "?" if each["disk_bytes"] < 0 else say_it.size(each["disk_bytes"]),
             each["driver"],
         )
         for each in found
     ]
-    say_it.table(("TENANT", "USER", "STATE", "PIDS", "MEMORY", "DRIVER"), rows)
+    say_it.table(("TENANT", "USER", "STATE", "PIDS", "MEMORY", "DISK", "DRIVER"), rows)
 
 
 @box.command("show")
@@ -64,9 +65,15 @@ def limits(
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help="For example 2GiB.")] = None,
     pids: Annotated[int | None, typer.Option(help="Processes and threads.")] = None,
     cpu: Annotated[float | None, typer.Option(help="Cores, for example 1.5.")] = None,
-    nofile: Annotated[int | None, typer.Option(help="Open files of a process.")] = None,
-    fsize: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of one file.")] = None,
-    shm: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of /dev/shm.")] = None,
+    nofile: Annotated[int | None, typer.Option(help="Open files of a process; from the next start on.")] = None,
+    fsize: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of one file; from the next start on.")] = None,
+    shm: Annotated[str | None, typer.Option(metavar="SIZE", help="Size of /dev/shm; from the next start on.")] = None,
+    disk: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Home, workspace and /tmp; an image only grows.")
+    ] = None,
+    inodes: Annotated[
+        int | None, typer.Option(help="Files and folders; of an image they grow with the disk only.")
+    ] = None,
     tenant: Tenant = "default",
     json: Json = False,
 ) -> None:
@@ -78,13 +85,27 @@ def limits(
         "nofile": nofile,
         "fsize": _bytes(fsize),
         "shm": _bytes(shm),
+        "disk": _bytes(disk),
+        "inodes": inodes,
     }
     given = {name: value for name, value in changes.items() if value is not None}
     if given:
         answer = call(lambda client: client.set_limits(user, given), tenant=tenant)
     else:
         answer = call(lambda client: client.box(user), tenant=tenant)
-    say_it.as_json(answer) if json else say_it.facts(answer["limits"])
+    say_it.as_json(answer) if json else _print_limits(answer)
+
+
+def _print_limits(answer: Mapping[str, Any]) -> None:
+    """What is set; behind it what holds instead, and what does not hold yet."""
+    instead, later = answer.get("effective", {}), answer.get("from_next_start", [])
+    said = {}
+    for name, value in answer["limits"].items():
+        lower = f"  (another limit is lower: {instead[name]} holds)" if name in instead else ""
+        said[name] = f"{value}{lower}{'  (from the next start of the box on)' if name in later else ''}"
+    if answer.get("disk_by") == "image" and "inodes" in said:  # fewer or more than that were made, or have grown since
+        said["inodes"] += f"  (the disk image has {answer['inode_limit']}, and more as it grows)"
+    say_it.facts(said)
 
 
 def _thousandths(cores: float | None) -> int | None:

@@ -110,6 +110,11 @@ def _end(outcome: dict[str, Any]) -> int:
         say_it.note(f"ringfence: {say_it.plain(message) or f'out of memory: the limit is {limit}'}")
         say_it.note("  raise it: ringfence box limits U --memory SIZE")
         return OUT_OF_MEMORY
+    if reason == "disk_full":
+        say_it.note(f"ringfence: {say_it.plain(message)}")
+        say_it.note("  remove files (ringfence files rm U PATH), or raise it: ringfence box limits U --disk SIZE")
+        if outcome.get("exit_code") is None and outcome.get("signal") is None:
+            return LOST
     if reason == "spawn_failed":
         say_it.note(f"ringfence: the command did not start: {say_it.plain(message)}")
         say_it.note("  see what the box has: ringfence exec U -- sh -c 'pwd; ls; echo $PATH'")

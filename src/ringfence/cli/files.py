@@ -16,10 +16,11 @@ import typer
 
 from ringfence.cli import say_it, stdio
 from ringfence.cli.calls import call
+from ringfence.cli.checks import MAX_PAGE
+from ringfence.cli.listing import Listing
 from ringfence.cli.options import As, Json, Tenant, User
 from ringfence.client.client import Client
 from ringfence.client.errors import Invalid
-from ringfence.client.files import name_of
 
 files = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Files of a box, without following links out.")
 BoxPath = Annotated[str, typer.Argument(metavar="PATH", help="Relative to HOME unless below /home/user or /workspace.")]
@@ -80,18 +81,27 @@ def get(
 def ls(
     user: User,
     path: Annotated[str, typer.Argument(metavar="PATH")] = ".",
+    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="`next` of an earlier listing.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many entries; default: all.")] = None,
     act_as: As = None,
     tenant: Tenant = "default",
     json: Json = False,
 ) -> None:
-    """List a folder."""
-    found = call(lambda client: client.list_files(user, path), tenant=tenant, act_as=act_as)
-    if json:
-        say_it.as_json({"entries": found})
-        return
-    say_it.table(
-        ("KIND", "MODE", "SIZE", "NAME"), [(each["kind"], each["mode"], each["size"], _shown(each)) for each in found]
-    )
+    """List a folder, sorted by name, page by page as it comes."""
+    listing = Listing(json)
+    call(lambda client: _list(client, user, path, after, limit, listing), tenant=tenant, act_as=act_as)
+
+
+async def _list(client: Client, user: str, path: str, after: str | None, limit: int | None, listing: Listing) -> None:
+    """Holds one page at a time: a folder may have more names than there is memory."""
+    left = limit
+    while True:
+        page = await client.list_page(user, path, after=after, limit=None if left is None else min(left, MAX_PAGE))
+        listing.add(page["entries"])
+        after, left = page["next"], None if left is None else left - len(page["entries"])
+        if after is None or left == 0:
+            listing.end(after)
+            return
 
 
 @files.command("stat")
@@ -114,10 +124,6 @@ def rm(
     call(lambda client: client.remove_file(user, path, recursive=recursive), tenant=tenant, act_as=act_as)
     if json:
         say_it.as_json({"removed": path})
-
-
-def _shown(entry: dict[str, Any]) -> str:
-    return name_of(entry).decode("utf-8", "backslashreplace")
 
 
 def _local(path: str, local: str | None) -> str:

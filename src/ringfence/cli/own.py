@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 def _end(code: int, out: str, err: str) -> NoReturn:
@@ -23,6 +23,13 @@ def _end(code: int, out: str, err: str) -> NoReturn:
 
 def _environment() -> Mapping[str, str]:
     return os.environ
+
+
+def _rows() -> Collection[str]:
+    """Ids of every row of `prove`: some 100 ms of imports, for whoever accepts one by name."""
+    from ringfence.prove.registry import rows
+
+    return [row.id for row in rows()]
 
 
 def init(home: str | None = None, json: bool = False) -> None:
@@ -39,11 +46,12 @@ def serve(
     accept: str | None = None,
     listen: str | None = None,
     profile: str | None = None,
+    reason: str | None = None,
 ) -> None:
     """Runs the server in the foreground: this process becomes the spawner. Makes the state if there is none."""
     from ringfence.host.install import commands
 
-    start = commands.serve(_environment(), config, db, accept, listen, profile)
+    start = commands.serve(_environment(), config, db, accept, listen, profile, reason, rows=_rows)
     if isinstance(start, commands.Answer):
         _end(start.code, start.out, start.err)
     sys.stdout.flush()
@@ -51,7 +59,11 @@ def serve(
 
 
 def doctor(json: bool = False, driver: str | None = None) -> None:
-    """What this host can enforce, and the command that mends each missing part."""
+    """What this host can enforce, and the command that mends each missing part; with `driver`, its self-check."""
+    if driver is not None:
+        from ringfence.cli.driver_command import check
+
+        raise SystemExit(check(driver, json))
     from ringfence.host.install import commands
 
     answer = commands.run_doctor(_environment(), driver, as_json=json)
@@ -62,7 +74,7 @@ def config_check(file: str | None = None, json: bool = False) -> None:
     """Tries a settings file: exit 0, or 2 with the key, the value and what is allowed."""
     from ringfence.host.install import commands
 
-    answer = commands.config_check(_environment(), file, as_json=json)
+    answer = commands.config_check(_environment(), file, as_json=json, rows=_rows)
     _end(answer.code, answer.out, answer.err)
 
 

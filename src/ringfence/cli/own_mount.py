@@ -33,11 +33,12 @@ def serve(
     accept: Annotated[str | None, typer.Option(metavar="ID,...", help="What this host may lack.")] = None,
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where; none for no TCP.")] = None,
     profile: Annotated[str | None, typer.Option(help="production: refuse what is not proved.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="WHY", help="Why it is accepted; kept in the audit.")] = None,
 ) -> None:
     """Run the server in the foreground."""
     from ringfence.cli import own
 
-    own.serve(config, db, accept, listen, profile)
+    own.serve(config, db, accept, listen, profile, reason)
 
 
 def doctor(
@@ -47,6 +48,27 @@ def doctor(
     from ringfence.cli import own
 
     own.doctor(json, driver)
+
+
+def prove(
+    driver: Annotated[str | None, typer.Option(metavar="D", help="The driver whose boxes are attacked.")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID,...",
+            help="Rows or groups: A01, a letter, leaks, drills; spike: credentials, other scopes, denied targets, "
+            "trusted processes, tried from one shell.",
+        ),
+    ] = None,
+    json: Json = False,
+    disposable_host: Annotated[
+        bool, typer.Option("--disposable-host", help="Run the controls that may harm the host, too.")
+    ] = False,
+) -> int:
+    """Attack throw-away boxes on this host, and show what held."""
+    from ringfence.cli.prove_command import prove as run
+
+    return run(driver, only, json, disposable_host)
 
 
 @config.command("check")
@@ -79,3 +101,11 @@ def bench_turns(json: Json = False) -> int:
     from ringfence.cli.bench_command import turns
 
     return turns(json)
+
+
+@bench.command("walls")
+def bench_walls(json: Json = False) -> int:
+    """Measure what the walls cost on this host."""
+    from ringfence.cli.bench_command import walls
+
+    return walls(json)

@@ -9,7 +9,7 @@ import typer
 
 from ringfence.cli import say_it
 
-OWN = frozenset({"init", "serve", "doctor", "config", "bench"})
+OWN = frozenset({"init", "serve", "doctor", "config", "bench", "prove"})
 
 
 def run(words: list[str], as_json: bool) -> int:
@@ -129,5 +129,6 @@ def _mount_own(app: typer.Typer) -> None:
     app.command("init")(own_mount.init)
     app.command("serve")(own_mount.serve)
     app.command("doctor")(own_mount.doctor)
+    app.command("prove")(own_mount.prove)
     app.add_typer(own_mount.config, name="config")
     app.add_typer(own_mount.bench, name="bench")

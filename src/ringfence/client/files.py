@@ -46,12 +46,26 @@ class Files(Connection):
         answer: Json = await self._json("GET", self._file(user, path, tenant, "/stat"))
         return answer
 
+    async def list_page(
+        self,
+        user: str,
+        path: Word = ".",
+        *,
+        after: str | None = None,
+        limit: int | None = None,
+        tenant: str | None = None,
+    ) -> Json:
+        """{"entries": at most `limit` (1 to 1000) of them, sorted by name, "next": the `after` of the page that follows;
+        None: there is none}. Each has `name`, or `name_b64` when it is not UTF-8."""
+        answer: Json = await self._json("GET", self._file(user, path, tenant, "/list", after=after, limit=limit))
+        return answer
+
     async def list_files(self, user: str, path: Word = ".", *, tenant: str | None = None) -> list[Json]:
-        """All entries, sorted by name. `name`, or `name_b64` when it is not UTF-8."""
+        """All entries in memory; for a folder of very many there is list_page."""
         entries: list[Json] = []
         after: str | None = None
         while True:
-            page = await self._json("GET", self._file(user, path, tenant, "/list", after=after))
+            page = await self.list_page(user, path, after=after, tenant=tenant)
             entries.extend(page["entries"])
             after = page["next"]
             if after is None:

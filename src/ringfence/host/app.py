@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ringfence.host.broker.bounds import Bounds
 from ringfence.host.broker.broker import WireBroker
 from ringfence.host.drivers.bubblewrap import Bubblewrap
 from ringfence.host.drivers.files import FilesClient
@@ -32,7 +33,8 @@ from ringfence.host.engine.engine import Engine
 from ringfence.host.engine.parts import Config, Parts
 from ringfence.host.engine.people import PREFIX, secret_hash
 from ringfence.host.kernel import ids as kernel_ids
-from ringfence.host.kernel.errors import Conflict, Failed, Invalid, RingfenceError
+from ringfence.host.kernel.boxes import Rates
+from ringfence.host.kernel.errors import Conflict, Failed, Invalid, RingfenceError, Unavailable
 from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.people import Scope, UserKind
 from ringfence.host.kernel.ports import Model, Store
@@ -124,6 +126,8 @@ def config_of(settings: Settings) -> Config:
         model=settings.model,
         limits=settings.limits,
         accepted=settings.accept,
+        open=settings.open,
+        gate=settings.gate,
         max_runs=settings.max_runs,
         soft_seconds=float(settings.run_soft_seconds),
         hard_seconds=float(settings.run_hard_seconds),
@@ -143,7 +147,7 @@ def models_of(settings: Settings) -> Mapping[str, Model]:
 
 
 @asynccontextmanager
-async def _audited_wire(store: Store, host_id: str) -> AsyncIterator[WireBroker]:
+async def _audited_wire(store: Store, host_id: str, rates: Rates) -> AsyncIterator[WireBroker]:
     """The broker; what boxes break of the wire's rules goes into the audit, in the order in which it was told."""
     told: asyncio.Queue[tuple[BoxId, str, Mapping[str, Any]]] = asyncio.Queue(_TOLD)
     log = logging.getLogger("ringfence.audit")
@@ -163,12 +167,23 @@ async def _audited_wire(store: Store, host_id: str) -> AsyncIterator[WireBroker]
 
     async with asyncio.TaskGroup() as group:
         writer = group.create_task(write())
-        broker = WireBroker(host_id, tell)
+        broker = WireBroker(host_id, tell, Bounds(events=rates.events, output=rates.output))
         try:
             yield broker
         finally:
             await broker.close()
             writer.cancel()
+
+
+async def pass_gate(store: Store, settings: Settings) -> None:
+    """What was accepted though it stands open goes into the audit, with who and why. Unavailable: several tenants on walls
+    that are not proven."""
+    tenants = len(await store.tenants.all())
+    if settings.gate and tenants > 1:
+        raise Unavailable(f"{tenants} tenants need proven walls: {settings.gate}", remedy="ringfence prove")
+    if settings.open:
+        details = {"ids": list(settings.open), "reason": settings.accept_reason, "by": settings.accepted_by}
+        await store.audit.record(None, "serve.accepted", "host", details)
 
 
 @asynccontextmanager
@@ -179,7 +194,8 @@ async def running(settings: Settings, client: SpawnerClient) -> AsyncIterator[En
     models = await asyncio.to_thread(models_of, settings)  # reads a file
     store = await open_store(settings.database, clock, ids)
     try:
-        async with _audited_wire(store, worker) as broker:
+        await pass_gate(store, settings)
+        async with _audited_wire(store, worker, settings.rates) as broker:
             driver = Bubblewrap(Path(settings.home), client, FilesClient)
             engine = Engine(Parts(store, driver, broker, models, clock, ids, config_of(settings), worker))
             try:

@@ -24,10 +24,17 @@ class BoxView:
     memory_bytes: int = 0
     disk_bytes: int = 0
     disk_limit_bytes: int | None = None
+    disk_by: str = "image"
+    disk_full: bool = False
+    inodes: int = 0
+    inode_limit: int | None = None
+    disk_problem: str = ""
     started_at: datetime | None = None
     last_active_at: datetime | None = None
     sessions: list[str] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=lambda: {"memory": 1 << 30, "pids": 512, "cpu_milli": 2000})
+    effective: dict[str, int] = field(default_factory=dict)
+    from_next_start: list[str] = field(default_factory=list)
     weak: list[str] = field(default_factory=list)
     box: str = "abcdefghijklmnop"
 

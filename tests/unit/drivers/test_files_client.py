@@ -62,6 +62,14 @@ async def test_errors_become_the_kernel_s(code: str, kind: type[Exception]) -> N
         assert (await client.stat(b"f")).size == 3  # an error that was answered is no reason to hang up
 
 
+async def test_what_is_refused_says_how_to_see_why() -> None:
+    """A FIFO, a link that leads out, a loop of links."""
+    async with scripted(frame({"error": {"code": "refused", "text": "not a regular file"}})) as client:
+        with pytest.raises(Refused) as raised:
+            await client.stat(b"f")
+    assert "ringfence files stat" in raised.value.remedy
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,18 @@ def test_a_slice_whose_home_is_gone_is_taken_over(tmp_path: Path) -> None:
     kept = made(tmp_path / "kept")
     assert take(kept, tmp_path) == 2
     (gone / "installation.json").unlink()
+    os.utime(tmp_path / "registry" / "1", (0, 0))
     assert take(made(tmp_path / "new"), tmp_path) == 1
+
+
+def test_a_state_that_is_being_made_or_taken_away_keeps_its_slice(tmp_path: Path) -> None:
+    registry, young = tmp_path / "registry", tmp_path / "young"
+    assert take(young, tmp_path) == 1  # and has no installation.json yet
+    assert take(tmp_path / "second", tmp_path) == 2
+    os.utime(registry / "1", (0, 0))
+    if os.geteuid() == 0:
+        accounts.keep(young, registry=registry)
+        assert take(tmp_path / "third", tmp_path) == 3
 
 
 def test_a_slice_that_something_runs_under_is_not(tmp_path: Path) -> None:

@@ -86,14 +86,9 @@ def test_the_command_line_adds_to_the_file() -> None:
     merged = prepare.merged(file, Wish(accept="no-cgroup", listen="none", database="sqlite:////srv/x.db"))
     assert merged == replace(file, accept=("no-cgroup", "no-nft"), listen=None, database="sqlite:////srv/x.db")
     assert prepare.merged(file, Wish()) == file
+    rows = prepare.merged(file, Wish(accept="C06,no-cgroup,D-1", reason="a lab"))
+    assert (rows.accept, rows.accept_reason) == (("no-cgroup", "no-nft", "C06", "D-1"), "a lab")
     with pytest.raises(Invalid, match="--accept"):
         prepare.merged(file, Wish(accept="x"))
-
-
-def test_who_needs_a_proof() -> None:
-    prepare.check_profile(Settings(), production=False)
-    prepare.check_profile(Settings(listen=("0.0.0.0", 1), accept=("unproved",)), production=True)
-    asked = ((Settings(), True, "profile production"), (Settings(listen=("0.0.0.0", 1)), False, "beyond loopback"))
-    for settings, production, named in asked:
-        with pytest.raises(Unavailable, match=named):
-            prepare.check_profile(settings, production=production)
+    with pytest.raises(Invalid, match="accept_reason"):
+        prepare.merged(file, Wish(reason="a" * 501))

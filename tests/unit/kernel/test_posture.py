@@ -9,7 +9,7 @@ import pytest
 from ringfence.host.kernel.posture import Posture, paragraph, weaknesses
 from ringfence.host.kernel.settings import ACCEPT
 
-FULL = Posture("bubblewrap", "root", (), network=False, memory_bytes=1 << 30, pids=512)
+FULL = Posture("bubblewrap", "root", (), network=False, memory_bytes=1 << 30, pids=512, disk_bytes=8 << 30)
 
 
 def test_a_full_host() -> None:
@@ -29,7 +29,7 @@ def test_a_full_host() -> None:
     assert "\n" not in text
 
 
-@pytest.mark.parametrize("weak", [one for one in ACCEPT if one != "unproved"])
+@pytest.mark.parametrize("weak", list(ACCEPT))
 def test_each_missing_wall_is_said(weak: str) -> None:
     text = paragraph(replace(FULL, weak=(weak,)))
     assert "does not enforce" in text
@@ -39,7 +39,16 @@ def test_each_missing_wall_is_said(weak: str) -> None:
 
 
 def test_no_limit_is_claimed_without_cgroups() -> None:
-    assert "MiB" not in paragraph(replace(FULL, weak=("no-cgroup",)))
+    text = paragraph(replace(FULL, weak=("no-cgroup",)))
+    assert "of memory" not in text and "8192 MiB together" in text
+
+
+def test_no_size_is_claimed_where_files_are_only_counted() -> None:
+    assert "together" not in paragraph(replace(FULL, weak=("no-disk-quota",)))
+
+
+def test_an_open_row_of_prove_is_named() -> None:
+    assert "attack C06 " in paragraph(replace(FULL, weak=("C06",)))
 
 
 def test_an_unknown_weakness_is_named_as_it_is() -> None:

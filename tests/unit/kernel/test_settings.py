@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringfence.host.kernel.boxes import Limits
+from ringfence.host.kernel.boxes import Limits, LimitsAll, Rates
 from ringfence.host.kernel.errors import Invalid
 from ringfence.host.kernel.settings import ACCEPT, KEYS, LIMIT_BOUNDS, Settings, override, parse, parse_size, size_text
 from ringfence.host.kernel.settings_text import as_markdown, as_toml, values
@@ -80,6 +80,7 @@ def test_a_place_fills_what_was_left_open() -> None:
         ("max_run = 1", "max_run", "max_runs"),
         ("[limits]\nmemry = 1", "limits.memry", "limits.memory"),
         ("memory = 1", "memory", "limits.memory"),
+        ("[limits_all]\nmemry = 1", "limits_all.memry", "limits_all.memory"),
         ("[limit]\nmemory = 1", "limit", "limits"),
         ("zzzzzzzz = 1", "zzzzzzzz", None),
     ],
@@ -97,6 +98,10 @@ def test_an_unknown_key_names_the_nearest(text: str, key: str, nearest: str | No
     ("text", "key", "allowed"),
     [
         ("max_runs = 0", "max_runs", "1 to 512"),
+        ("[limits_all]\ncpu_milli = 9", "limits_all.cpu_milli", "0 or a whole number from 10 to"),
+        ("[limits_all]\npids = 31", "limits_all.pids", "0 or a whole number from 32 to"),
+        ("[limits_all]\npids = false", "limits_all.pids", "0 or a whole number from 32 to"),
+        ('[limits_all]\nmemory = "95MiB"', "limits_all.memory", "0 or a size from 96MiB to"),
         ("max_runs = true", "max_runs", "1 to 512"),
         ('max_runs = "8"', "max_runs", "1 to 512"),
         ("listen = 8377", "listen", "127.0.0.1:8377"),
@@ -178,10 +183,11 @@ def test_foreign_json_is_refused(raw: dict[str, object]) -> None:
 
 def test_one_table_knows_every_setting() -> None:
     """A field that no key sets, or a key without a field, would be a setting that nobody can make."""
-    placed = {"home", "installation", "socket", "limits"}
+    placed = {"home", "installation", "socket", "limits", "limits_all", "rates", "accepted_by", "open", "gate"}
     named = {key.name for key in KEYS}
     assert {n for n in named if "." not in n} == {f.name for f in fields(Settings)} - placed
-    assert {n.removeprefix("limits.") for n in named if "." in n} == {f.name for f in fields(Limits)}
+    for table, kind in (("limits.", Limits), ("limits_all.", LimitsAll), ("rates.", Rates)):
+        assert {n.removeprefix(table) for n in named if n.startswith(table)} == {f.name for f in fields(kind)}
     assert set(values(Settings())) == named
 
 
@@ -201,3 +207,16 @@ def test_the_page_is_current() -> None:
 )
 def test_who_can_reach_it(listen: str, loopback: bool) -> None:
     assert parse(f'listen = "{listen}"').loopback_only is loopback
+
+
+def test_what_all_boxes_may_have_together_begins_with_what_one_needs() -> None:
+    least = parse('[limits_all]\ncpu_milli = 10\npids = 32\nmemory = "96MiB"').limits_all
+    assert least == LimitsAll(96 << 20, 32, 10)
+    assert parse('[limits_all]\ncpu_milli = 0\npids = 0\nmemory = "0"').limits_all == LimitsAll()
+
+
+@pytest.mark.parametrize("text", ["limits = 3", 'rates = "x"', "[[limits_all]]\npids = 64"])
+def test_a_table_is_no_value(text: str) -> None:
+    with pytest.raises(Invalid, match="is a table") as raised:
+        parse(text)
+    assert "write [" in raised.value.remedy

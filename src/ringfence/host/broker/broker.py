@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from ringfence.host.broker.bounds import Bounds
 from ringfence.host.broker.link import Parts, WireLink
+from ringfence.host.broker.rate import Pace
 from ringfence.host.broker.record import BoxRecord
 from ringfence.host.broker.tasks import Tasks
 from ringfence.host.broker.validation import Shapes
@@ -80,7 +81,9 @@ class WireBroker:
             record.lose("the box was started anew")
             record = None
         if record is None:
-            record = self._records[link.box] = BoxRecord(link.box, hello.guest)
+            record = self._records[link.box] = BoxRecord(
+                link.box, hello.guest, Pace(self._parts.bounds.output, self._parts.loop.time)
+            )
         older, record.link = record.link, link
         if isinstance(older, WireLink):
             older.exchange.channel.abort("", "replaced by a newer connection")

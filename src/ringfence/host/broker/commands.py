@@ -37,6 +37,9 @@ class Registry(Protocol):
     def forget(self, command: WireCommand) -> None:
         """Its outcome was acknowledged, or there is none to come."""
 
+    def pace(self, size: int) -> float:
+        """Seconds to wait before the guest may send so many bytes more: the box's commands share one rate."""
+
 
 class WireCommand:
     """ports.Command. `params`: of the cmd.spawn that began it, for attaching again."""
@@ -210,8 +213,16 @@ class WireCommand:
         self._owed += size - stale
         if self._owed >= GIVE_BACK and self._wire is not None and self._outcome is None:
             owed, self._owed = self._owed, 0
-            self._window += owed
-            self._wire.say("cmd.grant", {"key": self.key, "bytes": owed})
+            if wait := self._registry.pace(owed):
+                asyncio.get_running_loop().call_later(wait, self._grant, self._wire, owed)
+            else:
+                self._grant(self._wire, owed)
+
+    def _grant(self, wire: Wire, size: int) -> None:
+        """Over the wire that it came by: a newer one began with a whole window."""
+        if self._wire is wire and self._outcome is None:
+            self._window += size
+            wire.say("cmd.grant", {"key": self.key, "bytes": size})
 
     async def _ready_to_write(self) -> Wire | None:
         """The wire, once there is credit and room; None when the command has ended."""

@@ -74,7 +74,7 @@ class WireLink:
         self._parts = parts
         self._bind = bind
         self._ended = ended
-        self._buckets = Buckets(parts.loop.time)
+        self._buckets = Buckets(parts.loop.time, {"run.event": parts.bounds.events})
         self._hello: GuestHello | None = None
         self._record: BoxRecord | None = None
         self._asks: Asks | None = None

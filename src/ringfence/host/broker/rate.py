@@ -1,4 +1,5 @@
-"""Token buckets: how often a box or a run may say a thing. Pure: the time comes in.
+"""Token buckets: how often a box or a run may say a thing, and how much output a box may have carried. Pure: the time
+comes in.
 
 A bucket holds two seconds' worth (the burst) and fills by `per_second`. It must never refuse a peer that keeps to the
 table of METHODS, and costs one float and one time for each (speaker, method).
@@ -6,7 +7,7 @@ table of METHODS, and costs one float and one time for each (speaker, method).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 BURST_SECONDS = 2.0
 _MAX_SPEAKERS = 512  # PID 1, "" for all unknown runs, and 64 loops; each has at most a bucket for every row
@@ -20,10 +21,10 @@ class Bucket:
         self._level = per_second * BURST_SECONDS
         self._at = now
 
-    def take(self, now: float) -> float:
-        """Takes one. 0.0: it was there. Otherwise the seconds until it will be; the bucket is in debt by then, so the
-        next one waits longer."""
-        self._level = min(self._rate * BURST_SECONDS, self._level + (now - self._at) * self._rate) - 1.0
+    def take(self, now: float, count: float = 1.0) -> float:
+        """Takes so many. 0.0: they were there. Otherwise the seconds until they will be; the bucket is in debt by then,
+        so the next one waits longer."""
+        self._level = min(self._rate * BURST_SECONDS, self._level + (now - self._at) * self._rate) - count
         self._at = now
         return 0.0 if self._level >= 0.0 else -self._level / self._rate
 
@@ -31,8 +32,9 @@ class Bucket:
 class Buckets:
     """One bucket for each (speaker, method)."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], float], rates: Mapping[str, int] | None = None) -> None:
+        """`rates`: by method, in the place of the table's."""
+        self._now, self._rates = now, dict(rates or {})
         self._all: dict[str, dict[str, Bucket]] = {}  # speaker -> method -> bucket; the oldest speaker first
 
     def __len__(self) -> int:
@@ -49,8 +51,21 @@ class Buckets:
             methods = self._all[speaker] = {}
         bucket = methods.get(method)
         if bucket is None:
-            bucket = methods[method] = Bucket(per_second, now)
+            bucket = methods[method] = Bucket(self._rates.get(method, per_second), now)
         return bucket.take(now)
 
     def forget(self, speaker: str) -> None:
         self._all.pop(speaker, None)
+
+
+class Pace:
+    """Of the bytes that one box has carried: all its commands together."""
+
+    def __init__(self, per_second: float, now: Callable[[], float]) -> None:
+        """0: no bound."""
+        self._now = now
+        self._bucket = Bucket(per_second, now()) if per_second else None
+
+    def take(self, size: int) -> float:
+        """As Bucket.take."""
+        return self._bucket.take(self._now(), size) if self._bucket is not None else 0.0

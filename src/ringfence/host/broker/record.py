@@ -9,6 +9,7 @@ from __future__ import annotations
 from ringfence.host.broker.commands import Wire, WireCommand
 from ringfence.host.broker.given import GivenRuns
 from ringfence.host.broker.outcomes import outcome
+from ringfence.host.broker.rate import Pace
 from ringfence.host.kernel.ids import BoxId
 from ringfence.wire.messages import CmdEnded
 
@@ -19,9 +20,10 @@ _UNCLAIMED = 64
 
 
 class BoxRecord:
-    def __init__(self, box: BoxId, guest: str) -> None:
+    def __init__(self, box: BoxId, guest: str, output: Pace) -> None:
         self.box = box
         self.guest = guest
+        self._output = output
         self.link: object | None = None  # the newest one, None between two wires
         self.commands: dict[str, WireCommand] = {}
         self.runs = GivenRuns()
@@ -32,6 +34,9 @@ class BoxRecord:
     def forget(self, command: WireCommand) -> None:
         if self.commands.get(command.key) is command:
             del self.commands[command.key]
+
+    def pace(self, size: int) -> float:
+        return self._output.take(size)
 
     def claim(self, key: str) -> None:
         """Somebody spawns this key: its report, if it was made, is sent again for them."""

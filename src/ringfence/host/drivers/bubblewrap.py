@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from ringfence.host.drivers import identity as identities
 from ringfence.host.drivers.spawner_client import SpawnerClient
-from ringfence.host.kernel.boxes import BoxKind, Limits, Observed
+from ringfence.host.kernel.boxes import JAIL_LIMITS, BoxKind, DiskUse, Limits, Observed
 from ringfence.host.kernel.errors import BoxLost, Failed, Refused
 from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.ports import BoxFiles, Sight
@@ -31,6 +31,7 @@ _RETRY = frozenset({errno.ECONNREFUSED, errno.ENOENT, errno.EAGAIN})  # not list
 _KINDS: dict[BoxKind, protocol.BoxKind] = {
     BoxKind.HOME: "home",
     BoxKind.RUN: "run",
+    BoxKind.SKILL: "skill",
     BoxKind.SCRATCH: "scratch",
     BoxKind.PROBE: "probe",
 }
@@ -52,22 +53,30 @@ class Bubblewrap:
         self._open_files = open_files
 
     async def facts(self) -> dict[str, Any]:
-        """Of protocol.Greeting: version, installation, mode, cgroups, boot_id, weak, guest_digest, bwrap."""
+        """Of protocol.Greeting: version, installation, mode, cgroups, boot_id, weak, guest_digest, bwrap, disk and what
+        its volume has."""
         answer = await self._client.ask(protocol.Greet(protocol.VERSION))
         return asdict(_shape(protocol.Greeting, answer.body))
 
-    async def provision(self, box: BoxId, kind: BoxKind) -> int:
+    async def provision(self, box: BoxId, kind: BoxKind, limits: Limits | None = None) -> int:
         if kind not in _KINDS:
             raise Refused(f"the bubblewrap driver makes no box of kind {kind.value}")
-        answer = await self._client.ask(protocol.Provision(box, _KINDS[kind]))
+        usual = JAIL_LIMITS if kind is BoxKind.SKILL else Limits()
+        answer = await self._client.ask(protocol.Provision(box, _KINDS[kind], _limits(limits or usual)))
         return _shape(protocol.Provisioned, answer.body).uid
 
     async def start(self, box: BoxId, limits: Limits) -> dict[str, Any]:
-        answer = await self._client.ask(protocol.Start(box, protocol.Limits(**asdict(limits))))
+        answer = await self._client.ask(protocol.Start(box, _limits(limits)))
         return asdict(_identity(answer.body.get("identity")))
 
     async def stop(self, box: BoxId) -> None:
         await self._client.ask(protocol.Stop(box))
+
+    async def freeze(self, box: BoxId) -> None:
+        await self._client.ask(protocol.Freeze(box))
+
+    async def thaw(self, box: BoxId) -> None:
+        await self._client.ask(protocol.Thaw(box))
 
     async def observe(self, box: BoxId) -> Sight:
         answer = await self._client.ask(protocol.Observe(box))
@@ -83,23 +92,31 @@ class Bubblewrap:
             memory_peak_bytes=seen.memory_peak,
             memory_limit_bytes=seen.memory_limit,
             oom_kills=seen.oom_kills,
+            disk=DiskUse(
+                seen.disk_by, seen.disk_used, seen.disk_free, seen.inodes, seen.inode_limit, seen.disk_problem
+            ),
+            frozen=seen.frozen,
         )
 
     async def set_limits(self, box: BoxId, limits: Limits) -> None:
-        await self._client.ask(protocol.SetLimits(box, protocol.Limits(**asdict(limits))))
+        await self._client.ask(protocol.SetLimits(box, _limits(limits)))
 
     async def remove(self, box: BoxId) -> None:
         await self._client.ask(protocol.Remove(box))
 
     async def running(self) -> list[BoxId]:
-        found: list[BoxId] = []
+        return [BoxId(box) async for page in self._pages() for box in page.running]
+
+    async def jails(self) -> list[BoxId]:
+        return [BoxId(box) async for page in self._pages() for box in page.jails]
+
+    async def _pages(self) -> AsyncIterator[protocol.Listed]:
         after, more = "", True
         while more:
             page = _shape(protocol.Listed, (await self._client.ask(protocol.ListBoxes(after))).body)
-            found += [BoxId(box) for box in page.running]
+            yield page
             more = page.more and bool(page.boxes)
             after = page.boxes[-1] if page.boxes else after
-        return found
 
     def files(self, box: BoxId) -> AbstractAsyncContextManager[BoxFiles]:
         return self._files(box)
@@ -161,6 +178,10 @@ def _try_connect(folder: Path, name: str) -> socket.socket:
         with suppress(OSError):
             os.close(where)
     return sock
+
+
+def _limits(limits: Limits) -> protocol.Limits:
+    return protocol.Limits(**asdict(limits))
 
 
 def _shape(kind: type[Shape], body: Mapping[str, Any]) -> Shape:

@@ -52,6 +52,7 @@ _REMEDIES: Mapping[str, str] = {
     "not_empty": "remove it with --recursive",
     "disk_full": "remove files, or raise the box's disk limit",
     "is_directory": "name a file",
+    "refused": "see what it is: ringfence files stat U PATH; content is of regular files, and no link leads out of the box",
 }
 
 

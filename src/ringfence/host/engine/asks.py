@@ -60,10 +60,10 @@ class Asks:
         answers: Mapping[str, Handler],
         *,
         stop: Callable[[Held], None],
-        loop_ended: Callable[[BoxId, RunId, str], Awaitable[None]],
+        loop_ended: Callable[[BoxId, RunId, str, int | None], Awaitable[None]],
         link_lost: Callable[[BoxId], Awaitable[None]],
     ) -> None:
-        """`stop`: has a loop stopped whose run is another's. `loop_ended`: with the words for how it did."""
+        """`stop`: has a loop stopped whose run is another's. `loop_ended`: with the words for how it did, and the signal."""
         self._parts, self._live, self._links, self._endings = parts, live, links, endings
         self._handlers = dict(answers)
         self._stop, self._loop_ended, self._link_lost = stop, loop_ended, link_lost
@@ -106,7 +106,7 @@ class Asks:
     async def loop_ended(self, box: BoxId, run: RunId, code: int | None, signal: int | None) -> None:
         self._log.info("loop of %s ended: code %s, signal %s", run, code, signal)
         how = f"was ended by signal {signal}" if signal is not None else f"ended with status {code}"
-        await self._loop_ended(box, run, f"the agent loop {how}")
+        await self._loop_ended(box, run, f"the agent loop {how}", signal)
 
     async def link_lost(self, box: BoxId) -> None:
         await self._link_lost(box)

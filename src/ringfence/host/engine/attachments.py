@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ringfence.host.engine.bringup import BringUp
+from ringfence.host.engine.homes import home_of
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.errors import Conflict, Invalid, NotFound, Refused, TooLarge
 from ringfence.host.kernel.ids import BoxId
@@ -34,8 +35,8 @@ class Attachments:
             return ()
         names = [_encoded(path) for path in paths]
         _bounded(names)
-        store, driver = self._parts.store, self._parts.driver
-        box = await self._bringup.provisioned(await store.boxes.home_of(user, driver.name, self._parts.config.limits))
+        driver = self._parts.driver
+        box = await self._bringup.provisioned(await home_of(self._parts, user))
         infos = []
         async with driver.files(box.id) as files:
             for path, name in zip(paths, names, strict=True):

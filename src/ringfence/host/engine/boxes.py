@@ -8,17 +8,17 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
 from ringfence.host.engine.bringup import BringUp
+from ringfence.host.engine.disk import NO_QUOTA, UNBOUNDED, DiskMeter
 from ringfence.host.engine.doors import Doors
+from ringfence.host.engine.homes import home_of
 from ringfence.host.engine.links import Links
-from ringfence.host.engine.parts import Parts, weak
+from ringfence.host.engine.parts import Parts, together, weak
 from ringfence.host.kernel.access import Action, Answer, decide, towards_user
-from ringfence.host.kernel.boxes import Box, Desired, Observed
-from ringfence.host.kernel.errors import Invalid, NotFound, RingfenceError
+from ringfence.host.kernel.boxes import FROM_NEXT_START, Box, BoxKind, Desired, DiskUse, Observed, effective
+from ringfence.host.kernel.errors import Invalid, NotFound
 from ringfence.host.kernel.people import Actor, User
 from ringfence.host.kernel.ports import Sight
 from ringfence.host.kernel.settings import LIMIT_BOUNDS
-
-USAGE_SECONDS = 2.0  # a tree of a million files takes longer: its size is then said to be unknown (-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +36,29 @@ class BoxView:
     memory_bytes: int
     disk_bytes: int
     disk_limit_bytes: int | None
+    disk_by: str  # what bounds it: image, quota, accounting
+    disk_full: bool
+    inodes: int  # -1: not counted
+    inode_limit: int | None  # that holds now
+    disk_problem: str  # why its disk cannot be used; empty: nothing is known
     started_at: datetime | None
     last_active_at: datetime | None
     limits: dict[str, int]
     generation: int
     weak: list[str]  # what this host cannot enforce
     box: str
+    effective: dict[str, int]  # what holds instead of `limits`, where another limit is lower
+    from_next_start: list[str] = field(default_factory=list)  # of the limits just changed, those that do not hold yet
     sessions: list[str] = field(default_factory=list)
 
 
 class BoxKeeper:
-    def __init__(self, parts: Parts, doors: Doors, links: Links, bringup: BringUp) -> None:
-        self._parts, self._doors, self._links, self._bringup = parts, doors, links, bringup
+    def __init__(self, parts: Parts, doors: Doors, links: Links, bringup: BringUp, meter: DiskMeter) -> None:
+        self._parts, self._doors, self._links, self._bringup, self._meter = parts, doors, links, bringup, meter
 
     async def list(self, actor: Actor, tenant: str | None) -> builtins.list[BoxView]:
-        """Every box that the actor may see. Disk use is not measured here: it walks the tree."""
+        """Every home box that the actor may see. Where disk use is only counted it is not measured here: it walks the tree."""
+        self._doors.proven(actor)
         names = [row.name for row in await self._parts.store.tenants.all()] if tenant is None else [tenant]
         if tenant is not None:
             await self._doors.tenant(Action.TENANT_SEE, actor, tenant)
@@ -59,9 +67,13 @@ class BoxKeeper:
             for user in await self._parts.store.users.all(name):
                 if decide(Action.BOX_SEE, actor, towards_user(actor, user)).answer is Answer.ALLOW:
                     users[user.id] = user
-        boxes = [b for b in await self._parts.store.boxes.all() if b.user in users and b.desired is not Desired.REMOVED]
+        rows = [b for b in await self._parts.store.boxes.all() if b.user in users and b.kind is BoxKind.HOME]
+        boxes = [b for b in rows if b.desired is not Desired.REMOVED]
         sights = await asyncio.gather(*(self._sight(box) for box in boxes))
-        return [self._view(users[b.user], b, s, -1) for b, s in zip(boxes, sights, strict=True)]
+        return [
+            self._view(users[b.user], b, s, s.disk if s is not None else None)
+            for b, s in zip(boxes, sights, strict=True)
+        ]
 
     async def show(self, actor: Actor, tenant: str, user: str) -> BoxView:
         target = await self._doors.user(Action.BOX_SEE, actor, tenant, user)
@@ -81,24 +93,29 @@ class BoxKeeper:
         return await self._shown(target)
 
     async def set_limits(self, actor: Actor, tenant: str, user: str, changes: dict[str, int]) -> BoxView:
-        """Memory, pids and CPU hold at once, the rest from the next start on. Invalid: no such limit, out of bounds."""
+        """Disk, memory, pids and CPU hold at once, the rest from the next start on. Invalid: no such limit, out of bounds.
+        Refused: a disk image that would shrink; Conflict: one that grows in a stopped box only. Nothing changes then."""
         for name, value in changes.items():
             _check_limit(name, value)
         target = await self._doors.user(Action.BOX_LIMITS, actor, tenant, user)
         box = await self._home(target)
         async with self._links.slot(box.id).lock:
             box = await self._parts.store.boxes.get(box.id)
-            box = await self._parts.store.boxes.update(box.id, limits=replace(box.limits, **changes))
-            if box.observed is Observed.RUNNING:
-                await self._parts.driver.set_limits(box.id, box.limits)
-        return await self._shown(target)
+            limits = replace(box.limits, **changes)
+            if box.uid and box.observed is not Observed.ABSENT:
+                await self._parts.driver.set_limits(box.id, limits)
+            await self._parts.store.boxes.update(box.id, limits=limits)
+        view = await self._shown(target)
+        later = [name for name in FROM_NEXT_START if getattr(limits, name) != getattr(box.limits, name)]
+        return replace(view, from_next_start=later if view.observed == Observed.RUNNING.value else [])
 
     async def _home(self, user: User) -> Box:
-        return await self._parts.store.boxes.home_of(user, self._parts.driver.name, self._parts.config.limits)
+        return await home_of(self._parts, user)
 
     async def _shown(self, user: User) -> BoxView:
         box = await self._home(user)
-        return self._view(user, box, await self._sight(box), await self._usage(box))
+        sight = await self._sight(box)
+        return self._view(user, box, sight, await self._meter.use(box, sight))
 
     async def _sight(self, box: Box) -> Sight | None:
         if not box.uid:
@@ -108,16 +125,11 @@ class BoxKeeper:
         except NotFound:
             return None
 
-    async def _usage(self, box: Box) -> int:
-        if not box.uid:
-            return 0
-        try:
-            async with asyncio.timeout(USAGE_SECONDS), self._parts.driver.files(box.id) as files:
-                return (await files.usage())[0]
-        except (TimeoutError, RingfenceError):
-            return -1
-
-    def _view(self, user: User, box: Box, sight: Sight | None, disk: int) -> BoxView:
+    def _view(self, user: User, box: Box, sight: Sight | None, disk: DiskUse | None) -> BoxView:
+        disk = disk or DiskUse(UNBOUNDED, 0 if not box.uid else -1)
+        lacks = weak(self._parts)
+        if box.uid and disk.by == UNBOUNDED and NO_QUOTA not in lacks:  # made before the host could do better
+            lacks.append(NO_QUOTA)
         return BoxView(
             user=user.name,
             tenant=user.tenant_name,
@@ -128,14 +140,20 @@ class BoxKeeper:
             uid=sight.uid if sight is not None and sight.uid else box.uid,
             pids=sight.pids if sight is not None else 0,
             memory_bytes=sight.memory_bytes if sight is not None else 0,
-            disk_bytes=disk,
-            disk_limit_bytes=None,
+            disk_bytes=disk.used,
+            disk_limit_bytes=box.limits.disk,
+            disk_by=disk.by,
+            disk_full=disk.full,
+            inodes=disk.inodes,
+            inode_limit=disk.inode_limit or box.limits.inodes,
+            disk_problem=disk.problem,
             started_at=box.started_at,
             last_active_at=box.last_active_at,
             limits={name: int(value) for name, value in asdict(box.limits).items()},
             generation=box.generation,
-            weak=weak(self._parts),
+            weak=lacks,
             box=box.id,
+            effective=effective(box.limits, together(self._parts)),
         )
 
 

@@ -89,11 +89,12 @@ class BringUp:
     async def _up(self, slot: Slot) -> Link:
         store, driver = self._parts.store, self._parts.driver
         box = await self._kept(slot)
-        uid = box.uid or await driver.provision(box.id, box.kind)
+        uid = box.uid or await driver.provision(box.id, box.kind, box.limits)
         identity = await self._started(box)
         fresh = identity != box.identity
         if fresh:
             slot.kills.reset(self._parts.clock.monotonic())
+            slot.full = None
         # The row and the dial at once: should the row be lost, a restart finds the box by the driver's list.
         link, row = await asyncio.gather(
             self._links.connect(slot, identity),
@@ -146,7 +147,7 @@ class BringUp:
             box = await self._parts.store.boxes.get(box.id)
             if box.uid and box.observed is not Observed.ABSENT:
                 return box
-            uid = await self._parts.driver.provision(box.id, box.kind)
+            uid = await self._parts.driver.provision(box.id, box.kind, box.limits)
             return await self._parts.store.boxes.update(box.id, observed=Observed.STOPPED, uid=uid)
 
     async def down(self, box: BoxId, desired: Desired) -> Box:

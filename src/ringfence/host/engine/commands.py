@@ -15,13 +15,15 @@ from typing import Any, Literal
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.doors import Doors
+from ringfence.host.engine.homes import home_of, proven
 from ringfence.host.engine.links import Links, Slot
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.watch import Watched
 from ringfence.host.kernel.access import Action
+from ringfence.host.kernel.boxes import Box
 from ringfence.host.kernel.environment import HOME, command_environment
 from ringfence.host.kernel.errors import Invalid, RingfenceError, TooLarge
-from ringfence.host.kernel.ids import BoxId, UserId
+from ringfence.host.kernel.ids import UserId
 from ringfence.host.kernel.people import Actor, User
 from ringfence.host.kernel.ports import Command, CommandSpec, Link, Outcome
 
@@ -47,7 +49,7 @@ class ExecRequest:
 class Commands:
     def __init__(self, parts: Parts, crew: Crew, doors: Doors, links: Links, bringup: BringUp) -> None:
         self._parts, self._crew, self._doors, self._links, self._bringup = parts, crew, doors, links, bringup
-        self._homes: dict[UserId, BoxId] = {}  # a user keeps its home box for as long as it lives
+        self._homes: dict[UserId, Box] = {}  # a user keeps its home box for as long as it lives
         self._mine: set[str] = set()  # keys whose command somebody of this server has
         self._log = logging.getLogger("ringfence.engine")
 
@@ -55,7 +57,7 @@ class Commands:
         """A started command in the user's box, which is started when needed. `request`: the fields of ExecRequest."""
         spec = checked(request)
         target = await self._doors.user(Action.EXEC, actor, tenant, user)
-        box = self._homes.get(target.id) or await self._home(target)
+        box = (await self._home(target)).id
         link = await self._bringup.ensure(box)
         slot = self._links.slot(box)
         began = slot.active_at = self._parts.clock.monotonic()
@@ -66,13 +68,15 @@ class Commands:
         except BaseException:
             self._mine.discard(key)
             raise
-        return _Executed(inner, slot, self._parts, began, self._mine, key)
+        return _Executed(inner, slot, self._parts, (began, spec.timeout), self._mine, key)
 
-    async def _home(self, target: User) -> BoxId:
-        # NotFound for a user that was removed since its token was read: it starts no box.
-        box = await self._parts.store.boxes.home_of(target, self._parts.driver.name, self._parts.config.limits)
-        self._homes[target.id] = box.id
-        return box.id
+    async def _home(self, target: User) -> Box:
+        """Remembered or not, its row says that it is the target's; of the rest of a remembered row nothing is used."""
+        box = self._homes.get(target.id)
+        if box is None:
+            # NotFound for a user that was removed since its token was read: it starts no box.
+            box = self._homes[target.id] = await home_of(self._parts, target)
+        return await proven(self._parts, box, target)
 
     def forget(self, user: UserId) -> None:
         """The user is removed."""
@@ -105,8 +109,11 @@ class _Executed(Watched):
 
     __slots__ = ("_key", "_mine")
 
-    def __init__(self, inner: Command, slot: Slot, parts: Parts, began: float, mine: set[str], key: str) -> None:
-        super().__init__(inner, slot, parts.driver, parts.clock, began)
+    def __init__(
+        self, inner: Command, slot: Slot, parts: Parts, time: tuple[float, float | None], mine: set[str], key: str
+    ) -> None:
+        """`time`: when it began (monotonic), its time-out in seconds."""
+        super().__init__(inner, slot, parts.driver, parts.clock, *time)
         self._mine, self._key = mine, key
 
     async def outcome(self) -> Outcome:

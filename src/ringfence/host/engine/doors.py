@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from ringfence.host.engine.parts import Parts
+from ringfence.host.engine.seals import Seals
 from ringfence.host.kernel.access import (
     Action,
     Answer,
@@ -28,9 +29,15 @@ from ringfence.host.kernel.threads import Thread
 class Doors:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self.seals = Seals(parts.ids.secret)
+
+    def proven(self, actor: Actor) -> None:
+        """Before anything is looked up for the actor. Unauthenticated: it is not who this connection showed."""
+        self.seals.check(actor)
 
     async def user(self, action: Action, actor: Actor, tenant: str, name: str) -> User:
         """The user, or NotFound / Refused."""
+        self.proven(actor)
         own = actor.user
         if own is not None and own.tenant_name == tenant and own.name == name:
             target = own  # from the transport's look-up of this very request
@@ -48,6 +55,7 @@ class Doors:
         return target
 
     async def tenant(self, action: Action, actor: Actor, name: str) -> Tenant:
+        self.proven(actor)
         verdict = decide(action, actor, towards_tenant(actor, name))
         if verdict.answer is Answer.HIDE:
             raise no_tenant(name)
@@ -59,6 +67,7 @@ class Doors:
 
     async def operator_only(self, action: Action, actor: Actor, subject: str) -> None:
         """For what makes something new, where there is nothing yet to hide."""
+        self.proven(actor)
         relation = Relation.OPERATOR if actor.operator else Relation.SELF
         verdict = decide(action, actor, relation)
         if verdict.answer is Answer.HIDE:
@@ -69,6 +78,7 @@ class Doors:
         self, action: Action, actor: Actor, tenant: str, name: str, details: Mapping[str, Any] | None = None
     ) -> tuple[Thread, Relation]:
         """`details`: of the audit row, when the act is recorded."""
+        self.proven(actor)
         try:
             thread = await self._parts.store.reads.thread(tenant, name)
         except NotFound:
@@ -82,6 +92,7 @@ class Doors:
 
     async def relation(self, actor: Actor, thread: Thread) -> Relation:
         """What the actor is to the thread now: an operator who has broken its glass is GLASS until it closes."""
+        self.proven(actor)
         found = towards_thread(actor, thread.tenant, thread.members)
         if found is Relation.OPERATOR and await self._parts.store.threads.glass(thread.id, actor.via):
             return Relation.GLASS

@@ -17,6 +17,7 @@ from ringfence.host.engine.cancels import Cancels
 from ringfence.host.engine.commands import Commands
 from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.deadlines import Deadlines
+from ringfence.host.engine.disk import DiskMeter, DiskWatch
 from ringfence.host.engine.doors import Doors
 from ringfence.host.engine.endings import Endings
 from ringfence.host.engine.files import Files
@@ -39,6 +40,7 @@ from ringfence.host.engine.sweep import Sweep
 from ringfence.host.engine.threads import Threads
 from ringfence.host.engine.viewers import Viewers
 from ringfence.host.engine.work import Work
+from ringfence.host.kernel.boxes import Desired
 from ringfence.host.kernel.errors import RingfenceError
 from ringfence.host.kernel.ids import BoxId, RunId, UserId
 from ringfence.host.kernel.ports import Link
@@ -94,8 +96,10 @@ class Engine:
         self._links.serve(self._asks, self._greet)
         doors = Doors(parts)
         self.commands = Commands(parts, self._crew, doors, self._links, self._bringup)
-        self.files = Files(parts, doors, self._bringup)
-        self.boxes = BoxKeeper(parts, doors, self._links, self._bringup)
+        meter = DiskMeter(parts)
+        self._disk_watch = DiskWatch(parts, self._links, meter, self._disk_full)
+        self.files = Files(parts, doors, self._bringup, meter)
+        self.boxes = BoxKeeper(parts, doors, self._links, self._bringup, meter)
         attachments = Attachments(parts, self._bringup)
         self.threads = Threads(parts, doors, self._wake, self._steering.said, self._viewers, attachments)
         self.runs = Runs(parts, doors, self._cancels.cancelled, self._wake)
@@ -117,6 +121,7 @@ class Engine:
         self._sweep.start()
         self._deadlines.start()
         self._crew.go(self._activity.loop(), "activity")
+        self._crew.go(self._disk_watch.loop(), "disk watch")
         self._log.info("%d boxes adopted, %d runs adopted", self.adopted, self._sweep.runs_adopted)
 
     async def stop(self) -> None:
@@ -161,6 +166,9 @@ class Engine:
     async def _link_lost(self, box: BoxId) -> None:
         if not self._stopping:
             await self._bringup.link_lost(box)
+
+    async def _disk_full(self, box: BoxId) -> None:
+        await self._bringup.down(box, Desired.STOPPED)
 
     async def _user_removed(self, user: UserId) -> None:
         self.commands.forget(user)

@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from ringfence.host.engine.bringup import BringUp
+from ringfence.host.engine.disk import UNBOUNDED, DiskMeter, disk_full, within
 from ringfence.host.engine.doors import Doors
+from ringfence.host.engine.homes import home_of
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.access import Action
-from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.boxes import Box
+from ringfence.host.kernel.errors import DiskFull, Invalid
 from ringfence.host.kernel.people import Actor
 from ringfence.host.kernel.ports import BoxFiles, FileInfo
 
@@ -18,8 +21,8 @@ MAX_LIST = 1000  # entries of one answer; the rest by `after`
 
 
 class Files:
-    def __init__(self, parts: Parts, doors: Doors, bringup: BringUp) -> None:
-        self._parts, self._doors, self._bringup = parts, doors, bringup
+    def __init__(self, parts: Parts, doors: Doors, bringup: BringUp, meter: DiskMeter) -> None:
+        self._parts, self._doors, self._bringup, self._meter = parts, doors, bringup, meter
 
     async def stat(self, actor: Actor, tenant: str, user: str, path: bytes) -> FileInfo:
         async with self._open(Action.FILES_READ, actor, tenant, user) as files:
@@ -50,8 +53,18 @@ class Files:
     ) -> FileInfo:
         if not 0 <= mode <= 0o777:
             raise Invalid(f"mode {mode:o} is not allowed", remedy="give permission bits from 0 to 777")
-        async with self._open(Action.FILES_WRITE, actor, tenant, user) as files:
-            return await files.put(path, data, mode)
+        async with self._opened(Action.FILES_WRITE, actor, tenant, user) as (box, files):
+            use = await self._meter.of(box, fresh=False)
+            if use is not None and use.full:  # what is remembered may be over: the box or its user has deleted since
+                use = await self._meter.of(box)
+            if use is not None and use.by == UNBOUNDED and use.full:
+                raise disk_full(box, use)
+            try:
+                return await files.put(path, within(box, use, data), mode)
+            except DiskFull as error:
+                raise disk_full(box, await self._meter.of(box)) from error
+            finally:
+                self._meter.forget(box.id)
 
     async def remove(self, actor: Actor, tenant: str, user: str, path: bytes, recursive: bool) -> None:
         async with self._open(Action.FILES_WRITE, actor, tenant, user) as files:
@@ -59,8 +72,14 @@ class Files:
 
     @asynccontextmanager
     async def _open(self, action: Action, actor: Actor, tenant: str, user: str) -> AsyncIterator[BoxFiles]:
-        target = await self._doors.user(action, actor, tenant, user)
-        box = await self._parts.store.boxes.home_of(target, self._parts.driver.name, self._parts.config.limits)
-        box = await self._bringup.provisioned(box)
-        async with self._parts.driver.files(box.id) as files:
+        async with self._opened(action, actor, tenant, user) as (_, files):
             yield files
+
+    @asynccontextmanager
+    async def _opened(
+        self, action: Action, actor: Actor, tenant: str, user: str
+    ) -> AsyncIterator[tuple[Box, BoxFiles]]:
+        target = await self._doors.user(action, actor, tenant, user)
+        box = await self._bringup.provisioned(await home_of(self._parts, target))
+        async with self._parts.driver.files(box.id) as files:
+            yield box, files

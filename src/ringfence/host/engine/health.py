@@ -16,6 +16,9 @@ from ringfence.host.kernel.errors import RingfenceError
 from ringfence.host.kernel.people import Actor
 
 PART_SECONDS = 2.0
+NOT_IN_FORCE = "stop boxes that use much (ringfence box ls; ringfence box stop U), or raise the limit in [limits_all]"
+_LIMITS = ("limits_all", "limits_unmet")
+_DISK = ("disk", "disk_free", "disk_promised", "disk_reserve", "disk_broken")
 
 
 class Health:
@@ -28,7 +31,7 @@ class Health:
         return {"ok": True, "version": self._parts.config.version}
 
     async def status(self, actor: Actor) -> dict[str, Any]:
-        """Every part; an operator is told of boxes that the store does not know."""
+        """Every part; an operator is told of boxes that the store does not know, and of those whose disk is broken."""
         config = self._parts.config
         store, spawner = await asyncio.gather(self._within(self._parts.store.health), self._within(self._spawner))
         running = sum(1 for slot in self._links if slot.wire() is not None)
@@ -39,8 +42,16 @@ class Health:
             "limit": config.max_runs,
             "error": self._work.claims_failed,
         }
+        disk, limits = _disk(spawner), _limits(spawner)
         driver = {"ok": spawner["ok"], "name": self._parts.driver.name, "weak": weak(self._parts)}
-        parts = {"store": store, "spawner": spawner, "driver": driver, "scheduler": scheduler}
+        parts = {
+            "store": store,
+            "spawner": spawner,
+            "driver": driver,
+            "scheduler": scheduler,
+            "disk": disk,
+            "limits": limits,
+        }
         boxes: dict[str, Any] = {
             "running": running,
             "total": total.get("total", 0),
@@ -48,6 +59,8 @@ class Health:
         }
         if actor.operator:
             boxes["unknown"] = list(self._reconcile.unknown)
+        else:
+            disk.pop("broken_boxes", None)
         return {
             "ok": all(bool(part["ok"]) for part in parts.values()),
             "version": config.version,
@@ -62,7 +75,7 @@ class Health:
 
     async def _spawner(self) -> dict[str, Any]:
         facts = await self._parts.driver.facts()
-        known = ("cgroups", "bwrap", "guest_digest")
+        known = ("cgroups", "bwrap", "guest_digest", *_DISK, *_LIMITS)
         return {"ok": True, **{name: facts[name] for name in known if name in facts}}
 
     async def _total(self) -> dict[str, Any]:
@@ -78,3 +91,30 @@ class Health:
             return {"ok": False, "error": f"no answer within {PART_SECONDS:.0f} s"}
         except RingfenceError as error:
             return {"ok": False, "error": error.message}
+
+
+def _disk(spawner: dict[str, Any]) -> dict[str, Any]:
+    """The volume of the boxes, out of the spawner's part. `ok` False: no new box is made. `overcommitted`: boxes that
+    all use what they may would fill it. `broken_boxes`: whose image cannot be used; `box show` says why. One user's disk
+    is no reason to call the server unwell."""
+    how, free, promised, reserve, broken = (spawner.pop(name, 0) for name in _DISK)
+    if not how:
+        return {"ok": bool(spawner["ok"])}
+    return {
+        "ok": free >= reserve,
+        "by": how,
+        "free_bytes": free,
+        "promised_bytes": promised,
+        "reserve_bytes": reserve,
+        "overcommitted": promised > free - reserve,
+        "broken_boxes": broken or [],
+    }
+
+
+def _limits(spawner: dict[str, Any]) -> dict[str, Any]:
+    """Of all boxes together, out of the spawner's part. `ok` False: boxes of before use more than one of them, which
+    comes into force as they end."""
+    whole, unmet = (spawner.pop(name, {}) for name in _LIMITS)
+    if not unmet:
+        return {"ok": bool(spawner["ok"]), **whole}
+    return {"ok": False, **whole, "not_in_force": unmet, "remedy": NOT_IN_FORCE}

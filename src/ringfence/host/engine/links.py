@@ -12,7 +12,7 @@ from typing import Any
 
 from ringfence.host.engine.oom import Kills
 from ringfence.host.engine.parts import Parts
-from ringfence.host.kernel.errors import BoxLost
+from ringfence.host.kernel.errors import BoxLost, DiskFull
 from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.ports import Link, LoopHost
 
@@ -31,6 +31,7 @@ class Slot:
     flight: asyncio.Future[Link] | None = None  # the one start or re-dial that is under way
     dialled_at: float = 0.0  # monotonic: when the newest wire was made
     breaks: int = 0  # wires in a row that ended soon after that
+    full: DiskFull | None = None  # why this server stopped the box; until it runs again
     active_at: float = 0.0  # monotonic; 0 = not since the server's start
     saved_at: float = 0.0  # what of it the store has
 

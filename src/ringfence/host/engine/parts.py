@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ringfence.host.kernel.boxes import Limits
+from ringfence.host.kernel.onward import Onward
 from ringfence.host.kernel.ports import Broker, Clock, Driver, Ids, Model, Store
 
 
@@ -19,6 +20,8 @@ class Config:
     model: str  # a key of Parts.models
     limits: Limits  # of a new box
     accepted: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()  # of accepted: rows of the last prove that are open, or `unproved`
+    gate: str = ""  # why a second tenant is refused; "" = it is not
     max_runs: int = 8  # at work at once
     adopt_seconds: float = 10.0  # kernel.runs.HELLO_SECONDS; how long a run of a former kernel may take to show itself
     sweep_seconds: float = 1.0
@@ -28,6 +31,7 @@ class Config:
     hard_seconds: float = 14_400.0  # of work, then it is ended; 0 = never
     model_timeout_seconds: float = 600.0  # one answer of the model, from its first byte to its last
     watch_seconds: float = 1.0  # between two looks at deadlines and at loops whose run is over
+    disk_seconds: float = 5.0  # between two walks of a tree whose size nothing bounds
     leave_seconds: float = 5.0  # how long a loop may stay when its run is over
 
 
@@ -42,12 +46,22 @@ class Parts:
     config: Config
     worker: str  # id of this kernel process, new at each start
     facts: dict[str, object] = field(default_factory=dict)  # the driver's, read once at start
+    onward: Onward = field(init=False)  # for what expires
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "onward", Onward(self.clock))
 
 
 def weak(parts: Parts) -> list[str]:
-    """Ids of what this host cannot enforce."""
+    """Ids of what this host cannot enforce, and of what is accepted though no attack suite has seen it hold."""
     found = parts.facts.get("weak", ())
-    return [str(one) for one in found] if isinstance(found, list | tuple) else []
+    return [*(map(str, found) if isinstance(found, list | tuple) else ()), *parts.config.open]
+
+
+def together(parts: Parts) -> dict[str, int]:
+    """What all boxes together may use, as far as the driver bounds it: memory, pids, cpu_milli."""
+    found = parts.facts.get("limits_all", {})
+    return {str(name): int(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def guest_digest(parts: Parts) -> str | None:

@@ -13,22 +13,41 @@ from datetime import timedelta
 
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.doors import Doors, no_tenant, no_user, refuse
+from ringfence.host.engine.homes import belongs, home_of
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.presence import BY_TOKEN, NEW_TOKEN, Presence, Presences, check_token
 from ringfence.host.kernel.access import Action, Answer, Verdict, decide, grantable, towards_user
-from ringfence.host.kernel.boxes import Desired, Observed
-from ringfence.host.kernel.errors import Invalid, NotFound, Refused, Unauthenticated
+from ringfence.host.kernel.boxes import Box, Desired, Observed
+from ringfence.host.kernel.errors import (
+    Failed,
+    Invalid,
+    NotFound,
+    Refused,
+    RingfenceError,
+    Unauthenticated,
+    Unavailable,
+)
 from ringfence.host.kernel.ids import TokenId, UserId
 from ringfence.host.kernel.names import check_tenant_name, check_user_name
 from ringfence.host.kernel.people import Actor, Scope, Tenant, Token, User, UserKind
 
 PREFIX = "rf_"  # so that a leaked token is found by scanners
 MAX_NOTE = 200
+_AWAKE = (Observed.RUNNING, Observed.STARTING, Observed.LOST)  # of a box that is to be gone: not seen stopped
 MAX_TTL_SECONDS = 10 * 366 * 86400.0
 
 
 def secret_hash(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def of_token(secret: str) -> str:
+    """The credential's name in a seal."""
+    return f"token:{secret_hash(secret)}"
+
+
+def of_peer(uid: int) -> str:
+    return f"socket:{uid}"
 
 
 class People:
@@ -41,19 +60,26 @@ class People:
 
     # --- who -----------------------------------------------------------------------------------------------------
 
+    def presents(self, *, token: str | None = None, uid: int | None = None) -> None:
+        """What the connection showed that this task serves: a token ("": none) or, on the operator socket, its peer.
+        Told by the transport before anything asks who it is; an actor made of anything else is refused at the doors."""
+        self._doors.seals.present(of_peer(uid) if uid is not None else of_token(token or ""))
+
     async def authenticate(self, secret: str) -> Actor:
         """Unauthenticated: not valid (unknown or revoked), expired, user disabled."""
         try:
             token, user = await self._parts.store.tokens.find(secret_hash(secret))
         except NotFound:
             raise Unauthenticated("the token is not valid", remedy=NEW_TOKEN) from None
-        check_token(token, user, self._parts.clock.now())
+        check_token(token, user, self._parts.onward.now())
         operator, via = Scope.OPERATOR in token.scopes, f"{BY_TOKEN}{token.id}"
-        return Actor(user=user, operator=operator, via=via, scopes=token.scopes, expires_at=token.expires_at)
+        made = Actor(user=user, operator=operator, via=via, scopes=token.scopes, expires_at=token.expires_at)
+        return self._doors.seals.sealed(made, of_token(secret))
 
     def operator(self, uid: int, gid: int, pid: int) -> Actor:
         """Somebody whom the operator socket let in. `gid`, `pid` are of no use for a decision."""
-        return Actor(user=None, operator=True, via=f"socket:{uid}", scopes=frozenset(Scope))
+        made = Actor(user=None, operator=True, via=f"socket:{uid}", scopes=frozenset(Scope))
+        return self._doors.seals.sealed(made, of_peer(uid))
 
     def presence(self, actor: Actor) -> Presence:
         """Of a connection that stays open: until when the actor may speak over it. To be closed by the caller."""
@@ -61,21 +87,27 @@ class People:
 
     async def act_as(self, actor: Actor, tenant: str, user: str) -> Actor:
         """The actor with that user's rights and no others. Recorded before it is used."""
+        self._doors.proven(actor)
         if not actor.operator:
             raise Refused("only an operator may act as somebody else", remedy="use a token of that user")
         target = await self._find(tenant, user)
         await self._parts.store.audit.record(actor, "act_as", f"user:{target.id}", {})
-        return Actor(user=target, operator=False, via=actor.via, impersonated=True, expires_at=actor.expires_at)
+        made = Actor(user=target, operator=False, via=actor.via, impersonated=True, expires_at=actor.expires_at)
+        return self._doors.seals.resealed(made)
 
     # --- tenants -------------------------------------------------------------------------------------------------
 
     async def tenant_add(self, actor: Actor, name: str) -> Tenant:
         check_tenant_name(name)
         await self._doors.operator_only(Action.TENANT_CHANGE, actor, f"tenant:{name}")
+        gate = self._parts.config.gate
+        if gate and await self._parts.store.tenants.all():
+            raise Unavailable(f"a second tenant needs proven walls: {gate}", remedy="then restart: ringfence serve")
         return await self._parts.store.tenants.add(name)
 
     async def tenants(self, actor: Actor) -> list[Tenant]:
         """All for an operator, else the actor's own."""
+        self._doors.proven(actor)
         if actor.operator:
             return await self._parts.store.tenants.all()
         return [] if actor.user is None else [await self._parts.store.tenants.get(actor.user.tenant_name)]
@@ -104,7 +136,7 @@ class People:
         await self._doors.operator_only(Action.USER_CHANGE, actor, f"tenant:{tenant[:64]}")
         user = await self._parts.store.users.add(tenant, name, wanted, owner)
         try:
-            box = await self._parts.store.boxes.home_of(user, self._parts.driver.name, self._parts.config.limits)
+            box = await home_of(self._parts, user)
             await self._bringup.provisioned(box)
         except BaseException:
             await self._parts.store.users.remove(user.id)
@@ -123,18 +155,51 @@ class People:
     async def user_remove(self, actor: Actor, tenant: str, name: str, purge: bool = False) -> None:
         """Revoked and tombstoned first, so that nothing new begins; then stopped. The tree is kept, or deleted now. The
         user's runs end cancelled without a reply, also the one at work; what was said before stays in the threads, under
-        the name of then, and everybody else's turns go on."""
-        target = await self._doors.user(Action.USER_CHANGE, actor, tenant, name)
+        the name of then, and everybody else's turns go on. Failed: the user is removed and the box is not yet; asked
+        again, it goes on."""
         store = self._parts.store
-        box = await store.boxes.home_of(target, self._parts.driver.name, self._parts.config.limits)
+        try:
+            target = await self._doors.user(Action.USER_CHANGE, actor, tenant, name)
+        except NotFound:
+            left = await self._left(actor, tenant, name, purge)
+            if not left:
+                raise
+            for box in left:
+                await self._box_away(box, name, purge)
+            return
+        box = await home_of(self._parts, target)
         theirs = [token.id for token in await store.tokens.all(target.id)]
         await store.users.remove(target.id)
         self._presences.user_removed(target.id, theirs)
         await self._removed(target.id)
-        await self._bringup.down(box.id, Desired.REMOVED)
-        if purge:
-            await self._parts.driver.remove(box.id)
-            await store.boxes.update(box.id, observed=Observed.ABSENT)
+        await self._box_away(box, name, purge)
+
+    async def _left(self, actor: Actor, tenant: str, name: str, purge: bool) -> list[Box]:
+        """What is yet to be done for the removed user that had the name last: a box that was not stopped, or a tree that
+        is to go. Empty for everybody but an operator, who may know of those who are gone."""
+        if not actor.operator:
+            return []
+        try:
+            gone = await self._parts.store.users.gone(tenant, name)
+        except NotFound:
+            return []
+        theirs = [box for box in await self._parts.store.boxes.all(gone.tenant) if belongs(box, gone)]
+        left = [box for box in theirs if purge or box.desired is not Desired.REMOVED or box.observed in _AWAKE]
+        if left:
+            await self._doors.operator_only(Action.USER_CHANGE, actor, f"user:{gone.id}")
+        return left
+
+    async def _box_away(self, box: Box, name: str, purge: bool) -> None:
+        try:
+            await self._bringup.down(box.id, Desired.REMOVED)
+            if purge:
+                await self._parts.driver.remove(box.id)
+                await self._parts.store.boxes.update(box.id, observed=Observed.ABSENT)
+        except RingfenceError as error:
+            again = f"ringfence user rm {'--purge ' if purge else ''}{name}"
+            raise Failed(
+                f"the user {name!r} is removed, its box is not yet: {error.message}", remedy=f"then again: {again}"
+            ) from error
 
     async def _find(self, tenant: str, name: str) -> User:
         try:
@@ -160,7 +225,7 @@ class People:
         if surplus:
             refuse(Verdict(Answer.REFUSE, False, f"you may not grant the scope {', '.join(sorted(surplus))}"))
         secret = PREFIX + self._parts.ids.secret()
-        expires = None if ttl_seconds is None else self._parts.clock.now() + timedelta(seconds=ttl_seconds)
+        expires = None if ttl_seconds is None else self._parts.onward.now() + timedelta(seconds=ttl_seconds)
         if actor.expires_at is not None:  # else a token that was lent for an hour could make one for ever
             expires = actor.expires_at if expires is None else min(expires, actor.expires_at)
         token = await self._parts.store.tokens.add(target.id, secret_hash(secret), wanted, note, expires)

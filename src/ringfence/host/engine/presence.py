@@ -14,8 +14,8 @@ from datetime import datetime
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.errors import NotFound, RingfenceError, Unauthenticated
 from ringfence.host.kernel.ids import TokenId, UserId
+from ringfence.host.kernel.onward import Onward
 from ringfence.host.kernel.people import Actor, Token, User
-from ringfence.host.kernel.ports import Clock
 
 NEW_TOKEN = "ringfence token add --user NAME"
 BY_TOKEN = "token:"  # what `Actor.via` begins with
@@ -42,7 +42,7 @@ class Presence:
     def __init__(
         self,
         actor: Actor,
-        clock: Clock,
+        clock: Onward,
         look: Callable[[Actor], Awaitable[None]],
         closed: Callable[[Presence], None],
     ) -> None:
@@ -114,7 +114,7 @@ class Presences:
 
     def open(self, actor: Actor) -> Presence:
         """To be closed by the caller."""
-        made = Presence(actor, self._parts.clock, self._look, self._open.discard)
+        made = Presence(actor, self._parts.onward, self._look, self._open.discard)
         self._open.add(made)
         return made
 
@@ -143,7 +143,7 @@ class Presences:
                 token, user = await store.tokens.get(TokenId(actor.via.removeprefix(BY_TOKEN)))
             except NotFound:
                 raise Unauthenticated("the token is not valid any more", remedy=NEW_TOKEN) from None
-            check_token(token, user, self._parts.clock.now())
+            check_token(token, user, self._parts.onward.now())
         if actor.impersonated and actor.user is not None:
             try:
                 await store.users.by_id(actor.user.id)

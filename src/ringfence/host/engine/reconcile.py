@@ -1,7 +1,8 @@
 """What a restarted server does about boxes: every one that still runs is adopted by its identity, in parallel (E81).
 
 Intent and observation are brought together. A box that the driver runs and the store does not know is reported, never
-touched: it may belong to a store that is about to be restored.
+touched: it may belong to a store that is about to be restored. A skill's jail without a row is removed: nothing in it
+outlives the call that it was made for, and nobody is left who waits for that.
 """
 
 from __future__ import annotations
@@ -26,15 +27,25 @@ class Reconcile:
         self.unknown: list[BoxId] = []  # run by the driver, in no row of the store
 
     async def run(self) -> None:
-        running = set(await self._parts.driver.running())
         rows = await self._parts.store.boxes.all()
-        self.unknown = sorted(running - {row.id for row in rows})
+        known = {row.id for row in rows}
+        for jail in set(await self._parts.driver.jails()) - known:
+            await self._remove(jail)
+        running = set(await self._parts.driver.running())
+        self.unknown = sorted(running - known)
         gate = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as group:
             for row in rows:
                 group.create_task(self._one(row, row.id in running, gate))
         if self.unknown:
             self._log.warning("boxes run that the store does not know: %s", ", ".join(self.unknown))
+
+    async def _remove(self, jail: BoxId) -> None:
+        self._log.warning("jail %s was left by an earlier server: removed", jail)
+        try:
+            await self._parts.driver.remove(jail)
+        except RingfenceError as error:
+            self._log.error("jail %s could not be removed: %s", jail, error)
 
     async def _one(self, box: Box, running: bool, gate: asyncio.Semaphore) -> None:
         async with gate:

@@ -80,16 +80,16 @@ class Redriver:
         if choice is Redrive.CANCEL:
             await self.end(row, RunState.CANCELLED, "cancelled")
         elif choice is Redrive.GIVE_UP:
-            await self._tell_why(row, words or CAUSES.get(reason, reason))
+            await self._tell_why(row, reason, words or CAUSES.get(reason, reason))
             await self.end(row, RunState.FAILED, "retries_exhausted")
         elif choice is Redrive.INCOMPATIBLE:
             await self.end(row, RunState.FAILED, "incompatible")
         else:
             await store.runs.requeue(run.id, run.epoch, reason)
 
-    async def _tell_why(self, run: Run, words: str) -> None:
+    async def _tell_why(self, run: Run, cause: str, words: str) -> None:
         said = f"tried {max(run.attempts, MAX_ATTEMPTS)} times; the last time {words}"
-        body = {"code": "retries_exhausted", "message": said[:DETAIL_CHARS]}
+        body = {"code": "retries_exhausted", "cause": cause, "message": said[:DETAIL_CHARS]}
         await tell(self._parts, run, body)
 
     async def end(

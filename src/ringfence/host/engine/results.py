@@ -9,6 +9,7 @@ from ringfence.host.kernel.ports import Kept, Outcome
 
 # The journal takes 256 KiB of JSON for a result: two streams of 120 KiB and 16 KiB for everything else.
 STREAM_JSON_BYTES = 120 * 1024
+FIGURES = ("memory_limit_bytes", "memory_peak_bytes", "disk_limit_bytes", "disk_used_bytes", "timeout_seconds")
 _HEAD_SHARE = 4  # a quarter of what is kept is head, the rest tail: errors come last
 _MARK = "\n[... {dropped} bytes left out ...]\n"
 
@@ -55,12 +56,14 @@ def shell_result(outcome: Outcome) -> dict[str, Any]:
         "exit_code": outcome.code,
         "signal": outcome.signal,
         "reason": "interrupted" if lost else outcome.reason,
+        **({"cause": "box_lost"} if lost else {}),
         "stdout": stdout,
         "stderr": stderr,
         "stdout_dropped": stdout_dropped,
         "stderr_dropped": stderr_dropped,
         "duration_ms": outcome.duration_ms,
     }
+    result |= {name: value for name in FIGURES if (value := getattr(outcome, name)) is not None}
     if outcome.left:
         result["left"] = list(outcome.left)[:64]
     if outcome.message:
@@ -69,12 +72,21 @@ def shell_result(outcome: Outcome) -> dict[str, Any]:
 
 
 def interrupted(why: str) -> dict[str, Any]:
-    """The result of a command whose end nobody knows. It is not run again."""
+    """The result of a command whose end nobody knows: its box was lost. It is not run again."""
+    return {**_nothing("interrupted", why), "cause": "box_lost"}
+
+
+def invalid(why: str) -> dict[str, Any]:
+    """The result of a call that asks for nothing that can be run."""
+    return _nothing("invalid", why)
+
+
+def _nothing(reason: str, why: str) -> dict[str, Any]:
     return {
         "ok": False,
         "exit_code": None,
         "signal": None,
-        "reason": "interrupted",
+        "reason": reason,
         "stdout": "",
         "stderr": "",
         "stdout_dropped": 0,
@@ -82,8 +94,3 @@ def interrupted(why: str) -> dict[str, Any]:
         "duration_ms": 0,
         "message": why,
     }
-
-
-def invalid(why: str) -> dict[str, Any]:
-    """The result of a call that asks for nothing that can be run."""
-    return {**interrupted(why), "reason": "invalid"}

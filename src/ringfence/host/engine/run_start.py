@@ -100,6 +100,7 @@ async def run_start(parts: Parts, run: Run, token: str, box: Box, brief: Brief) 
             network=False,
             memory_bytes=box.limits.memory,
             pids=box.limits.pids,
+            disk_bytes=box.limits.disk,
         )
     )
     state = brief.checkpoint.state if brief.checkpoint is not None else None

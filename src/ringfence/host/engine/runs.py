@@ -107,6 +107,7 @@ class Runs:
         return run, thread
 
     async def _seen(self, actor: Actor, run_id: str) -> tuple[Run, Thread, Relation]:
+        self._doors.proven(actor)
         absent = NotFound(f"no such run: {run_id!r}", remedy="ringfence run ls")
         run = None
         # A thread is looked for all the same: the time is not to tell this from a run of others.

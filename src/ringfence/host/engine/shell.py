@@ -16,7 +16,7 @@ from typing import Any
 from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.links import Links, Slot
 from ringfence.host.engine.results import interrupted, invalid, shell_result
-from ringfence.host.engine.watch import watched
+from ringfence.host.engine.watch import Watched, unknown
 from ringfence.host.kernel.environment import HOME, command_environment
 from ringfence.host.kernel.errors import BoxLost, Invalid, RingfenceError, StaleEpoch
 from ringfence.host.kernel.ids import BoxId, RunId
@@ -108,12 +108,12 @@ class ShellSteps:
         if key not in self._flights:  # the run was over before this began
             await _put_away(started)
             raise StaleEpoch(f"the run of step {key} is over")
-        command = watched(started, slot, self._driver, self._clock, began)
+        command = Watched(started, slot, self._driver, self._clock, began, spec.timeout)
         slot.keys.add(key)
         self._commands[key] = command
         outcome = await command.outcome()
         slot.active_at = self._clock.monotonic()
-        return ShellEnd(shell_result(outcome), outcome.reason == "box_lost")
+        return ShellEnd(shell_result(outcome), unknown(outcome))
 
     async def recorded(self, box: BoxId, run: RunId, n: int) -> None:
         """The result is in the journal: the guest may forget it."""

@@ -15,6 +15,7 @@ from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.details import tell
 from ringfence.host.engine.history import MOST_MESSAGES, TAIL_BYTES
+from ringfence.host.engine.homes import home_of, proven
 from ringfence.host.engine.leaving import Leaving
 from ringfence.host.engine.live import Held, LiveRuns
 from ringfence.host.engine.parts import Parts
@@ -129,8 +130,7 @@ class Work:
         if user.disabled:
             await self._redriver.end(run, RunState.FAILED, "user_disabled")
             return
-        if box is None:
-            box = await store.boxes.home_of(user, self._parts.driver.name, self._parts.config.limits)
+        box = await home_of(self._parts, user) if box is None else await proven(self._parts, box, user)
         link = await self._bringup.ensure(box.id)
         await self._give(held, token, box, link, await self._brief(run))
 
@@ -151,6 +151,7 @@ class Work:
     async def _give(self, held: Held, token: str, box: Box, link: Link, brief: Brief) -> None:
         """`brief`: read a moment ago, the link at hand."""
         store, run = self._parts.store, held.run
+        await proven(self._parts, box, brief.user)
         if (
             run.actor not in brief.thread.members
         ):  # a run that begins carries the thread's text into the box of its actor

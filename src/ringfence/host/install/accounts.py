@@ -2,7 +2,8 @@
 
 Ids 1879048192-2147483646 are cut into slices of 2**20, one for each state root, registered below
 /etc/ringfence/installations: file N holds the state root that has slice N. Two installations on one host therefore never
-share a host id. A slice is never given to a new state while a process still runs under one of its ids.
+share a host id. A slice is never given to a new state while a process still runs under one of its ids, nor within a
+minute of its entry being written: a state that is being made, or taken away, has no installation.json.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ NAME = "ringfence"
 FIRST, LAST = 1879048192, 2147483646  # 0x70000000; the last id below 2**31 - 1 is left alone: tools take it for -1
 SLICE = 1 << 20  # 131,072 boxes of 8 ids, never reused
 SLICES = (LAST - FIRST + 1) // SLICE  # 255
+GRACE_SECONDS = 60.0  # `init` has its installation.json within one; `keep` begins it anew
 REGISTRY = Path("/etc/ringfence/installations")
 
 
@@ -89,11 +92,35 @@ def take_slice(home: Path, *, registry: Path = REGISTRY, usual: Path = ROOT_HOME
             return number
         for number in range(1, SLICES):
             owner = entries.get(number)
-            gone = owner is None or not (owner / "installation.json").exists()
+            gone = owner is None or not ((owner / "installation.json").exists() or _fresh(registry / str(number)))
             if gone and not running_under(ids_of(number), proc):
                 _register(registry, number, home)
                 return number
     raise Unavailable(f"all {SLICES} slices of host ids are taken", remedy=f"remove an installation; see {registry}")
+
+
+def _fresh(entry: Path) -> bool:
+    return abs(time.time() - entry.stat().st_mtime) < GRACE_SECONDS  # noqa: TID251  against a file's time
+
+
+def keep(home: Path, *, registry: Path = REGISTRY) -> None:
+    """Nobody else gets the state root's slice within the next minute, whether or not the state is still there."""
+    if not registry.is_dir() or os.geteuid() != 0:
+        return
+    with _locked(registry):
+        for number, owner in _entries(registry).items():
+            if owner == home:
+                os.utime(registry / str(number))
+
+
+def forget(home: Path, *, registry: Path = REGISTRY) -> None:
+    """Takes the state root's slice out of the registry, once nothing of the state is there any more."""
+    if home.exists() or not registry.is_dir() or os.geteuid() != 0:
+        return
+    with _locked(registry):
+        for number, owner in _entries(registry).items():
+            if owner == home:
+                (registry / str(number)).unlink()
 
 
 def _some(pids: list[int]) -> str:

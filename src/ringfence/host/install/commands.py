@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ringfence.host.install import doctor, owned, prepare, state
+from ringfence.host.install import doctor, gate, owned, prepare, state
 from ringfence.host.install.layout import Layout, home_of
 from ringfence.host.install.prepare import Ready, Wish
+from ringfence.host.kernel.boxes import BLOCK
 from ringfence.host.kernel.errors import Invalid, RingfenceError, Unavailable
 from ringfence.host.kernel.settings import ACCEPT, Settings
 from ringfence.host.kernel.settings_text import as_toml, values
@@ -136,12 +137,15 @@ def serve(
     accept: str | None,
     listen: str | None,
     profile: str | None,
+    reason: str | None = None,
+    *,
+    rows: Callable[[], Collection[str]],
 ) -> Start | Answer:
-    """Everything before the spawner; the caller then becomes it."""
+    """Everything before the spawner; the caller then becomes it. `rows`: every id of `prove`."""
     try:
         if profile not in (None, "default", "production"):
             raise Invalid(f"no profile {profile!r}", remedy="--profile production, or leave it out")
-        wish = Wish(Path(config) if config else None, db, listen, accept, profile == "production")
+        wish = Wish(Path(config) if config else None, db, listen, accept, profile == "production", reason, rows)
         argv, minimal = prepare.serve(_layout(environment), wish)
     except RingfenceError as error:
         return failure(error, as_json=False)
@@ -180,12 +184,27 @@ def _settings_of(environment: Mapping[str, str], file: str | None) -> Settings:
     return prepare.read_settings(_layout(environment).settings, missing_ok=True)
 
 
-def config_check(environment: Mapping[str, str], file: str | None, *, as_json: bool) -> Answer:
+def config_check(
+    environment: Mapping[str, str], file: str | None, *, as_json: bool, rows: Callable[[], Collection[str]]
+) -> Answer:
     def work() -> Answer:
-        owned.read_script(_settings_of(environment, file))
-        return Answer(0, '{"ok": true}\n' if as_json else "ok\n")
+        settings = _settings_of(environment, file)
+        gate.check_rows(settings.accept, rows)
+        owned.read_script(settings)
+        notes = _notes(settings)
+        if as_json:
+            return Answer(0, json.dumps({"ok": True, **({"notes": notes} if notes else {})}) + "\n")
+        return Answer(0, "".join(f"{line}\n" for line in ("ok", *notes)))
 
     return _answered(work, as_json=as_json)
+
+
+def _notes(settings: Settings) -> list[str]:
+    """What is allowed and not to be had as written."""
+    most = settings.limits.disk // BLOCK
+    if settings.disk == "accounting" or settings.limits.inodes <= most:
+        return []
+    return [f"limits.inodes: a disk image of limits.disk has {most} at most, not {settings.limits.inodes}"]
 
 
 def config_show(environment: Mapping[str, str], file: str | None, *, as_json: bool) -> Answer:

@@ -7,7 +7,7 @@ import pwd
 from collections.abc import Sequence
 from pathlib import Path
 
-from ringfence.host.install import accounts, cgroups, hostfacts, subids
+from ringfence.host.install import accounts, cgroups, hostfacts, hostfacts_disk, hostfacts_server, subids
 from ringfence.host.install.hostfacts import Row
 from ringfence.host.kernel.settings import Settings
 
@@ -18,7 +18,12 @@ def required(settings: Settings) -> list[Row]:
     """Rows without which no box may start; what `serve` refuses for. Fast: some 50 ms."""
     euid = os.geteuid()
     unprivileged = hostfacts.NOBODY if euid == 0 else None
-    rows = [hostfacts.kernel(), hostfacts.python(settings.python, euid), hostfacts.bubblewrap(settings.bwrap, euid)]
+    rows = [
+        hostfacts.kernel(),
+        hostfacts.python(settings.python, euid),
+        hostfacts_server.python_in_box(settings.python),
+        hostfacts.bubblewrap(settings.bwrap, euid),
+    ]
     works = False
     if rows[-1].ok:
         sandbox = hostfacts.sandbox(settings.bwrap, unprivileged)
@@ -47,12 +52,18 @@ def examine(settings: Settings, home: Path) -> list[Row]:
         hostfacts.bwrap_cve(settings.bwrap),
         *([] if root else [_subordinate_ids()]),
         cgroups.row(root),
+        hostfacts_server.freeze(root),
+        hostfacts_server.oom_score(root),
+        hostfacts_server.core_pattern(),
         hostfacts.landlock(),
         hostfacts.pidfs(),
         hostfacts.nftables(),
         hostfacts.tiocsti(),
         hostfacts.git(),
         hostfacts.disk(home),
+        hostfacts_disk.limits(settings, root),
+        *filter(None, [hostfacts_disk.promised(home)]),
+        hostfacts_server.prove(settings, home),
     ]
 
 

@@ -62,7 +62,7 @@ def kernel() -> Row:
         )
     if version < GOOD_KERNEL:
         text = f"Linux {release}: before 6.12 a command can signal the agent loop of its own box"
-        return Row("kernel", True, "required", text)
+        return Row("kernel", True, "required", text, "apt-get dist-upgrade, then reboot")
     return Row("kernel", True, "required", f"Linux {release}")
 
 
@@ -223,7 +223,8 @@ def python(path: str, euid: int) -> Row:
             version = numbers(done.stdout)
         loose = _writable_by_others(Path(os.path.realpath(path)), euid)
     except (OSError, subprocess.SubprocessError):
-        return Row("python", False, "required", f"{path} does not run", "apt-get install -y python3")
+        remedy = 'apt-get install -y python3, then python = "/usr/bin/python3" in ringfence.toml'
+        return Row("python", False, "required", f"the key python: {path} does not run", remedy)
     if loose:
         return Row("python", False, "required", loose, "apt-get install --reinstall -y python3-minimal")
     text = ".".join(map(str, version))
@@ -250,7 +251,8 @@ def landlock() -> Row:
 def pidfs() -> Row:
     if tries.pidfs():
         return Row("pidfs", True, "info", "processes are known by an inode of their own")
-    return Row("pidfs", False, "info", "none (Linux 6.9): a process is known by pid and start time")
+    found = "none (Linux 6.9): a process is known by pid and start time"
+    return Row("pidfs", False, "info", found, "a kernel from 6.9 on: apt-get dist-upgrade, then reboot")
 
 
 def nftables() -> Row:
@@ -266,7 +268,11 @@ def seccomp() -> Row:
     if "errno" in actions.split():
         return Row("seccomp", True, "required", "filters work")
     return Row(
-        "seccomp", False, "required", "this kernel has no seccomp filters", "a kernel with CONFIG_SECCOMP_FILTER"
+        "seccomp",
+        False,
+        "required",
+        "this kernel has no seccomp filters",
+        "a kernel with CONFIG_SECCOMP_FILTER: apt-get install -y linux-image-amd64, then reboot",
     )
 
 

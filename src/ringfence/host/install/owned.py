@@ -18,28 +18,30 @@ from ringfence.host.kernel.script import MAX_SCRIPT_BYTES, parse_script
 from ringfence.host.kernel.settings import Settings
 
 
-def read_text(path: Path, limit: int) -> str:
-    """At most `limit` bytes of UTF-8. FileNotFoundError; Invalid: unreadable; Refused: others can write it."""
+def read_text(path: Path, limit: int, remedy: str = "") -> str:
+    """At most `limit` bytes of UTF-8. FileNotFoundError; Invalid: unreadable; Refused: others can write it. `remedy`: for
+    each of them, where the file must not be mended but made again."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a FIFO must not hang it
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise Invalid(f"{path} is not a regular file", remedy="it must be a UTF-8 text file")
+                raise Invalid(f"{path} is not a regular file", remedy=remedy or "it must be a UTF-8 text file")
             data = file.read(limit + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Invalid(f"{path} cannot be read: {error}", remedy="it must be a UTF-8 text file") from error
+        raise Invalid(f"{path} cannot be read: {error}", remedy=remedy or "it must be a UTF-8 text file") from error
     mine = status.st_uid in (0, os.geteuid())
     loose = status.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == 0 else 0))
     if not mine or loose:
-        raise Refused(f"{path} can be written by others", remedy=f"chown {os.geteuid()} {path} && chmod go-w {path}")
+        mend = remedy or f"chown {os.geteuid()} {path} && chmod go-w {path}"
+        raise Refused(f"{path} can be written by others", remedy=mend)
     if len(data) > limit:
-        raise Invalid(f"{path} is larger than {limit} bytes", remedy="make it shorter")
+        raise Invalid(f"{path} is larger than {limit} bytes", remedy=remedy or "make it shorter")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise Invalid(f"{path} cannot be read: {error}", remedy="it must be a UTF-8 text file") from error
+        raise Invalid(f"{path} cannot be read: {error}", remedy=remedy or "it must be a UTF-8 text file") from error
 
 
 def read_script(settings: Settings) -> str | None:

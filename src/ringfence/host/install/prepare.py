@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ringfence.host.install import accounts, atomic, doctor, owned, runtime, state, subids
+from ringfence.host.install import accounts, atomic, doctor, gate, owned, prove_record, runtime, state, subids
 from ringfence.host.install.layout import ROOT_HOME, Layout
 from ringfence.host.install.runtime import Runtime
 from ringfence.host.install.state import Account, Installation
@@ -24,7 +24,17 @@ from ringfence.host.kernel.settings import Settings, accept_ids, override, parse
 
 MAX_SETTINGS_BYTES = 1 << 20
 BLOCK = 8  # ids of one box; the first block of a range is the server's own
-OF_SPAWNER = ("no-cgroup", "shared-uid", "no-landlock", "no-landlock-scope", "no-pidfs", "no-nft")
+OF_SPAWNER = (  # the others are this package's own: rows of prove, `unproved`
+    "no-cgroup",
+    "no-cpu-limit",
+    "no-swap-limit",
+    "shared-uid",
+    "no-landlock",
+    "no-landlock-scope",
+    "no-pidfs",
+    "no-nft",
+    "no-disk-quota",
+)
 SPAWNER = "from ringfence.spawner.main import main; main(sys.argv[1])"
 
 
@@ -37,6 +47,8 @@ class Wish:
     listen: str | None = None
     accept: str | None = None
     production: bool = False
+    reason: str | None = None  # of accepting
+    rows: Callable[[], Collection[str]] = tuple  # every id of `prove`, which this package may not ask itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,8 @@ def merged(settings: Settings, wish: Wish) -> Settings:
         said["database"] = wish.database
     if wish.listen is not None:
         said["listen"] = wish.listen
+    if wish.reason is not None:
+        said["accept_reason"] = wish.reason
     if wish.accept is not None:
         try:
             said["accept"] = [*settings.accept, *accept_ids(wish.accept)]
@@ -95,16 +109,6 @@ def mode_of(settings: Settings) -> str:
             remedy=f"{choice.remedy or 'mode = auto'}; or accept it: ringfence serve --accept shared-uid",
         )
     return mode
-
-
-def check_profile(settings: Settings, *, production: bool) -> None:
-    """Unavailable: a listener that others can reach (or --profile production) on a host where no suite has tried the walls."""
-    if (production or not settings.loopback_only) and "unproved" not in settings.accept:
-        what = "profile production" if production else "a listener beyond loopback"
-        raise Unavailable(
-            f"{what} needs a passed attack suite of this boot, and this release has none to run",
-            remedy='listen = "127.0.0.1:8377"; or accept it by name: ringfence serve --accept unproved',
-        )
 
 
 def check_host(settings: Settings) -> None:
@@ -187,6 +191,8 @@ def spawner_config(ready: Ready, copied: Runtime) -> dict[str, Any]:
         "accept": [name for name in settings.accept if name in OF_SPAWNER],
         "cgroup_parent": settings.cgroup_parent or None,
         "kernel_config": str(ready.layout.kernel_json),
+        "disk": settings.disk,
+        "limits_all": asdict(settings.limits_all),
     }
 
 
@@ -239,7 +245,10 @@ def serve(layout: Layout, wish: Wish) -> tuple[list[str], dict[str, str]]:
     """Argument list and environment of the spawner, everything else done. RingfenceError: why not."""
     state.check_place(layout.home, os.geteuid())
     settings = merged(read_settings(wish.config or layout.settings, missing_ok=wish.config is None), wish)
-    check_profile(settings, production=wish.production)
+    gate.check_rows(settings.accept, wish.rows)
+    verdict = prove_record.verdict(prove_record.read(layout), prove_record.current(settings))
+    closed = gate.check(settings, verdict, production=wish.production)
+    settings = replace(gate.recorded(settings, verdict), gate=closed, accepted_by=gate.who())
     check_host(settings)
     settings = override(settings, {"mode": mode_of(settings)})
     ready = make_state(layout, settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -73,3 +73,4 @@ class Actor:
     impersonated: bool = False
     scopes: frozenset[Scope] = frozenset({Scope.USER})  # of the token; a token with `read` alone changes nothing
     expires_at: datetime | None = None  # of the token: what is made with it lives no longer
+    seal: bytes = field(default=b"", repr=False, compare=False)  # the engine's, over all the above and the credential

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from ringfence.host.kernel.boxes import BoxKind, Limits, Observed
+from ringfence.host.kernel.boxes import BoxKind, DiskUse, Limits, Observed
 from ringfence.host.kernel.ids import BoxId, RunId, TenantId, ThreadId, TurnId, UserId
 from ringfence.host.kernel.people import Actor
 from ringfence.host.kernel.reads import Reads
@@ -261,6 +261,8 @@ class Sight:
     memory_peak_bytes: int
     memory_limit_bytes: int
     oom_kills: int
+    disk: DiskUse | None = None  # None: this driver cannot tell
+    frozen: bool = False
 
 
 class Driver(Protocol):
@@ -271,17 +273,27 @@ class Driver(Protocol):
     async def facts(self) -> dict[str, Any]:
         """What this host enforces: mode, cgroups, weak (list of ids), bwrap, guest_digest, boot_id, installation."""
 
-    async def provision(self, box: BoxId, kind: BoxKind) -> int:
-        """Tree and ids; returns the uid. Idempotent."""
+    async def provision(self, box: BoxId, kind: BoxKind, limits: Limits | None = None) -> int:
+        """Tree, of the limits' disk and inodes, and ids; returns the uid. Idempotent."""
 
     async def start(self, box: BoxId, limits: Limits) -> dict[str, Any]:
         """The identity of its PID 1. A running box is answered as it is."""
 
     async def stop(self, box: BoxId) -> None: ...
+    async def freeze(self, box: BoxId) -> None:
+        """Every process of a running box stands still when it returns, and answers nothing. Idempotent. Refused: the box
+        does not run. Unavailable: this host cannot freeze."""
+
+    async def thaw(self, box: BoxId) -> None:
+        """Lets a frozen box go on. Idempotent. Refused: the box does not run."""
+
     async def observe(self, box: BoxId) -> Sight: ...
     async def set_limits(self, box: BoxId, limits: Limits) -> None: ...
     async def remove(self, box: BoxId) -> None: ...
     async def running(self) -> list[BoxId]: ...
+    async def jails(self) -> list[BoxId]:
+        """Boxes of kind skill, running or not."""
+
     async def dial(self, box: BoxId, identity: Mapping[str, Any]) -> int:
         """A connected stream socket (fd, owned by the caller) whose peer is proven to be that PID 1 and no other.
         BoxLost when it is gone, is another process, or does not listen within 5 s."""
@@ -342,13 +354,17 @@ class Kept:
     dropped: int
 
 
+Reason = Literal["exit", "timeout", "oom", "disk_full", "killed", "spawn_failed", "box_lost"]
+"""How a command came to its end. disk_full: it failed, or its box was stopped, and the box's disk is full."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Exactly one for each command."""
 
     code: int | None
     signal: int | None
-    reason: Literal["exit", "timeout", "oom", "killed", "spawn_failed", "box_lost"]
+    reason: Reason
     message: str
     left: Sequence[int]
     duration_ms: int
@@ -356,6 +372,9 @@ class Outcome:
     stderr: Kept | None = None
     memory_limit_bytes: int | None = None  # with reason oom: of the box's commands together
     memory_peak_bytes: int | None = None
+    disk_limit_bytes: int | None = None  # with reason disk_full: of the box's tree
+    disk_used_bytes: int | None = None
+    timeout_seconds: float | None = None  # with reason timeout: what it had
 
 
 class Command(Protocol):

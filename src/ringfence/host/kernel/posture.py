@@ -15,7 +15,11 @@ _WEAK: dict[str, str] = {
     "no-landlock": "a command can signal the agent loop in the same box",
     "no-landlock-scope": "a command can end the agent loop in the same box, which is noticed and made good",
     "no-pidfs": "the box's first process is told from others by pid and start time only",
+    "no-disk-quota": "the size of the box's files is counted, not bounded: a box above its limit is stopped",
+    "no-cpu-limit": "the processor time of a box is not bounded",
+    "no-swap-limit": "the memory limit holds for RAM alone: a box may use all of the host's swap",
     "no-nft": "the box has a loopback interface only",
+    "unproved": "no attack suite has tried these walls since this host was booted",
 }
 
 
@@ -29,13 +33,18 @@ class Posture:
     network: bool  # whether anything outside the box can be reached
     memory_bytes: int
     pids: int
+    disk_bytes: int
     persistent: tuple[str, ...] = ("/home/user", "/workspace")
     emptied: tuple[str, ...] = ("/tmp",)
 
 
 def weaknesses(weak: Iterable[str]) -> list[str]:
     """A clause for each id, in the order given; an unknown id is named as it is."""
-    return [_WEAK.get(one, f"this host lacks {one}") for one in weak]
+    return [_WEAK.get(one) or _unknown(one) for one in weak]
+
+
+def _unknown(one: str) -> str:
+    return f"the attack {one} of the proof suite is not stopped" if one[:1].isupper() else f"this host lacks {one}"
 
 
 def paragraph(posture: Posture) -> str:
@@ -52,6 +61,8 @@ def paragraph(posture: Posture) -> str:
     ]
     if "no-cgroup" not in posture.weak:
         parts.append(f"Limits: {posture.memory_bytes // (1 << 20)} MiB of memory, {posture.pids} processes.")
+    if "no-disk-quota" not in posture.weak:
+        parts.append(f"The files of the box may have {posture.disk_bytes // (1 << 20)} MiB together.")
     if posture.weak:
         parts.append("What this host does not enforce: " + "; ".join(weaknesses(posture.weak)) + ".")
     parts.append("A rule about commands inside the box is advice, not a wall: the walls are around the box.")

@@ -14,21 +14,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from ringfence.host.kernel.boxes import Limits
+from ringfence.host.kernel.boxes import Limits, LimitsAll, Rates
 from ringfence.host.kernel.errors import Invalid
 
 MODES = ("auto", "root", "subuid", "shared")
 MODELS = ("scripted",)
-# What a host may be unable to enforce, and what accepting that means. `unproved`: a listener that others can reach on a
-# host whose walls no attack suite has tried.
+DISKS = ("auto", "image", "quota", "accounting")
+# What a host may be unable to enforce, and what accepting that means. Beside these, `accept` takes the id of a row of
+# `ringfence prove` that is open.
 ACCEPT = {
     "no-cgroup": "no memory, pids or CPU limits for each box, and no freeze: pause means stop",
     "shared-uid": "every box has the same host id: the walls between boxes are namespaces alone, with no second wall",
     "no-landlock": "a command can signal the agent loop of the same box",
     "no-landlock-scope": "this kernel's Landlock scopes no signals: a command can end the agent loop of the same box",
     "no-pidfs": "a box's PID 1 is known by pid and start time alone",
+    "no-disk-quota": "nothing bounds the bytes and inodes of a box's tree: they are counted, and a box above is stopped",
+    "no-cpu-limit": "no CPU limit: the server was given cgroups without the cpu controller",
+    "no-swap-limit": "the kernel counts no swap: a box's memory limit holds for RAM, and it may swap beyond it",
     "no-nft": "no redirect and no reject in a box's network namespace: it has a loopback only",
-    "unproved": "a listener beyond loopback on a host where no attack suite has run",
+    "unproved": "profile production on a host where `ringfence prove` has not run since it was booted",
 }
 
 DAY = 86_400
@@ -36,6 +40,8 @@ MAX_RUN_SECONDS = 30 * DAY
 _SIZE = re.compile(r"(\d{1,15})\s*(B|KiB|MiB|GiB|TiB)?\Z")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,62})(\.[a-z0-9-]{1,63})*\Z")
+_ROW = re.compile(r"[A-Z][A-Z0-9]{0,7}(-[A-Za-z0-9]{1,24})?\Z")
+MAX_REASON = 500  # characters
 _DATABASES = ("sqlite:///", "postgresql://")
 
 
@@ -58,10 +64,17 @@ class Settings:
     mode: str = "auto"
     max_runs: int = 8
     accept: tuple[str, ...] = ()
+    accept_reason: str = ""  # why what stands open in the last prove is accepted
+    accepted_by: str = ""  # who started the server; found, not set
+    open: tuple[str, ...] = ()  # of `accept`: what stands open in the last prove, or `unproved`; found, not set
+    gate: str = ""  # why this host may not serve more than one tenant; found, not set. "" = it may
     bwrap: str = "/usr/bin/bwrap"
     python: str = "/usr/bin/python3"
     cgroup_parent: str = ""
+    disk: str = "auto"
     limits: Limits = field(default_factory=Limits)
+    limits_all: LimitsAll = field(default_factory=LimitsAll)
+    rates: Rates = field(default_factory=Rates)
 
     def at(self, home: str, installation: str, mode: str) -> Settings:
         """These settings for one installation, its open ends filled in."""
@@ -82,7 +95,7 @@ class Settings:
         """`from_json` gives the same settings back."""
         raw = asdict(self)
         raw["listen"] = list(self.listen) if self.listen else None
-        raw["accept"] = list(self.accept)
+        raw["accept"], raw["open"] = list(self.accept), list(self.open)
         return raw
 
     @classmethod
@@ -96,8 +109,10 @@ class Settings:
             if known.get("listen") is not None:
                 host, port = known["listen"]
                 known["listen"] = (str(host), int(port))
-            known["accept"] = tuple(known.get("accept", ()))
+            known["accept"], known["open"] = tuple(known.get("accept", ())), tuple(known.get("open", ()))
             known["limits"] = Limits(**known.get("limits", {}))
+            known["limits_all"] = LimitsAll(**known.get("limits_all", {}))
+            known["rates"] = Rates(**known.get("rates", {}))
             return cls(**known)
         except (TypeError, ValueError) as error:
             raise Invalid(f"these are no settings: {error}", remedy="start the server again") from error
@@ -206,17 +221,30 @@ def _program(value: object) -> str:
     return text
 
 
+def is_row(name: str) -> bool:
+    """Whether it has the form of a row's id of `ringfence prove`: C06, D-1."""
+    return _ROW.match(name) is not None
+
+
 def accept_ids(value: object) -> tuple[str, ...]:
-    """["no-cgroup"] or "no-cgroup,shared-uid", in one order and without repeats. ValueError: an id that is none."""
+    """["no-cgroup"] or "no-cgroup,C06", in one order (rows of prove last) and without repeats. ValueError: an id that is
+    none."""
     items = [i.strip() for i in value.split(",") if i.strip()] if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
         raise ValueError("a list of ids: " + ", ".join(ACCEPT))
     for item in items:
-        if item not in ACCEPT:
+        if item not in ACCEPT and not (isinstance(item, str) and is_row(item)):
             near = difflib.get_close_matches(str(item), ACCEPT, 1, 0.4)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError("ids out of " + ", ".join(ACCEPT) + hint)
-    return tuple(i for i in ACCEPT if i in items)
+    return (*(i for i in ACCEPT if i in items), *sorted({i for i in items if i not in ACCEPT}))
+
+
+def _reason(value: object) -> str:
+    text = _text(value)
+    if len(text) > MAX_REASON or not text.isprintable():
+        raise ValueError(f"one line of at most {MAX_REASON} characters")
+    return text.strip()
 
 
 # The spawner has the same bounds and the last word (spawner/protocol.py BOUNDS); a test holds the two together.
@@ -228,6 +256,8 @@ LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
     "fsize": (1 << 20, 1 << 50),
     "shm": (1 << 20, 1 << 45),
     "run": (1 << 20, 1 << 40),
+    "disk": (32 << 20, 1 << 43),
+    "inodes": (1024, 1 << 31),
 }
 _LIMIT_SAYS = {
     "memory": "memory of a box, swap included",
@@ -237,8 +267,11 @@ _LIMIT_SAYS = {
     "fsize": "largest file that a process may write",
     "shm": "/dev/shm of a box",
     "run": "/run of a box",
+    "disk": "home, workspace and tmp of a box together",
+    "inodes": "files, folders and links in them, 1 for each 4 KiB of the disk at most; a disk image is made for so many, "
+    "and they grow with it",
 }
-SIZES = ("memory", "fsize", "shm", "run")
+SIZES = ("memory", "fsize", "shm", "run", "disk")
 
 
 def _limit_key(name: str) -> Key:
@@ -250,6 +283,39 @@ def _limit_key(name: str) -> Key:
     return Key(f"limits.{name}", "whole number", f"{low} to {high}", _LIMIT_SAYS[name], _whole(low, high))
 
 
+_ALL_SAYS = {
+    "memory": "memory of all boxes together; 0 = all but max(1 GiB, 10 %) of the host's",
+    "pids": "processes and threads of all boxes together; 0 = 3/4 of what the host allows",
+    "cpu_milli": "CPU time of all boxes together, in thousandths of a core; 0 = all but 0.2 core",
+}
+
+
+# What one box needs; of the CPU 1 ms in each 100 ms, the least quota that the kernel takes (sched/core.c, both versions).
+_ALL_LEAST = {"memory": LIMIT_BOUNDS["memory"][0], "pids": LIMIT_BOUNDS["pids"][0], "cpu_milli": 10}
+
+
+def _zero_or(check: Callable[[object], int], zeros: tuple[object, ...]) -> Callable[[object], int]:
+    def either(value: object) -> int:
+        if not isinstance(value, bool) and value in zeros:
+            return 0
+        try:
+            return check(value)
+        except ValueError as error:
+            raise ValueError(f"0 or {error}") from error
+
+    return either
+
+
+def _limit_all_key(name: str) -> Key:
+    low, high = _ALL_LEAST[name], LIMIT_BOUNDS[name][1]
+    if name in SIZES:
+        allowed, check = f"0, {size_text(low)} to {size_text(high)}", _zero_or(_size(low, high), (0, "0"))
+        return Key(f"limits_all.{name}", "size", allowed, _ALL_SAYS[name], check)
+    check = _zero_or(_whole(low, high), (0,))
+    return Key(f"limits_all.{name}", "whole number", f"0, {low} to {high}", _ALL_SAYS[name], check)
+
+
+TABLES = ("limits", "limits_all", "rates")
 KEYS: tuple[Key, ...] = (
     Key(
         "database",
@@ -307,18 +373,48 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("max_runs", "whole number", "1 to 512", "runs at work at once", _whole(1, 512)),
     Key("accept", "list of ids", ", ".join(ACCEPT), "what this host may lack without a refusal", accept_ids),
+    Key(
+        "accept_reason",
+        "text",
+        f"one line, {MAX_REASON} characters",
+        "why profile production may start with `unproved` or an open row of prove accepted; goes into the audit",
+        _reason,
+    ),
     Key("bwrap", "path", "absolute", "the bubblewrap program", _program),
     Key("python", "path", "absolute", "the interpreter of server and boxes; not one below a private folder", _program),
     Key("cgroup_parent", "path", "absolute", "a delegated cgroup directory to use; empty = found by itself", _path),
+    Key(
+        "disk",
+        "name",
+        ", ".join(DISKS),
+        "what bounds a box's tree: an image of its own (root), project quotas (root), or counting; auto = the first of "
+        "these that works. A box that is there keeps what it has",
+        _one_of(*DISKS),
+    ),
     *(_limit_key(name) for name in LIMIT_BOUNDS),
+    *(_limit_all_key(name) for name in _ALL_SAYS),
+    Key(
+        "rates.output",
+        "size",
+        "0 to 16GiB",
+        "output of a box's commands that is streamed, in a second; more waits in the box; 0 = as fast as it is read",
+        _size(0, 16 << 30),
+    ),
+    Key(
+        "rates.events",
+        "whole number",
+        "1 to 1000",
+        "live events of a run in a second (progress of tools); more of them wait",
+        _whole(1, 1000),
+    ),
 )
 
 
 def _flatten(raw: Mapping[str, object]) -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in raw.items():
-        if name == "limits" and isinstance(value, Mapping):
-            flat |= {f"limits.{inner}": item for inner, item in value.items()}
+        if name in TABLES and isinstance(value, Mapping):
+            flat |= {f"{name}.{inner}": item for inner, item in value.items()}
         else:
             flat[name] = value
     return flat
@@ -326,8 +422,18 @@ def _flatten(raw: Mapping[str, object]) -> dict[str, object]:
 
 def _checked(name: str, value: object, source: str) -> Any:
     known = {key.name: key for key in KEYS}
+    if name in TABLES:
+        inner = [key.partition(".")[2] for key in known if key.startswith(f"{name}.")]
+        raise Invalid(
+            f"{source}: {name} is a table, and no value may stand for it",
+            remedy=f"write [{name}] and below it, one a line: {', '.join(inner)}",
+            key=name,
+        )
     if name not in known:
-        short = {"limits": "limits"} | {k.rpartition(".")[2]: k for k in known}
+        short = {table: table for table in TABLES} | {k.rpartition(".")[2]: k for k in reversed(known)}
+        table = name.partition(".")[0]
+        if table in TABLES and "." in name:
+            short = {k.rpartition(".")[2]: k for k in known if k.startswith(f"{table}.")}
         near = difflib.get_close_matches(name.rpartition(".")[2], short, 1, 0.5)
         hint = f"did you mean {short[near[0]]}? " if near else ""
         raise Invalid(
@@ -356,8 +462,17 @@ def parse(text: str, *, source: str = "ringfence.toml") -> Settings:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise Invalid(f"{source}: not TOML: {error}", remedy="`ringfence config show` prints a valid file") from error
     values = {name: _checked(name, value, source) for name, value in _flatten(raw).items()}
-    limits = {n.removeprefix("limits."): v for n, v in values.items() if n.startswith("limits.")}
-    settings = Settings(**{n: v for n, v in values.items() if "." not in n}, limits=Limits(**limits))
+    tables: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
+    for name, value in values.items():
+        table, _, inner = name.rpartition(".")
+        if table:
+            tables[table][inner] = value
+    settings = Settings(
+        **{n: v for n, v in values.items() if "." not in n},
+        limits=Limits(**tables["limits"]),
+        limits_all=LimitsAll(**tables["limits_all"]),
+        rates=Rates(**tables["rates"]),
+    )
     return _together(settings, source)
 
 

@@ -21,7 +21,7 @@ def values(settings: Settings) -> dict[str, object]:
     flat: dict[str, object] = {}
     for key in KEYS:
         table, _, name = key.name.rpartition(".")
-        value = getattr(settings.limits if table else settings, name)
+        value = getattr(getattr(settings, table) if table else settings, name)
         if name == "listen":
             host = f"[{value[0]}]" if value and ":" in value[0] else (value[0] if value else "")
             value = f"{host}:{value[1]}" if value else "off"
@@ -33,12 +33,12 @@ def values(settings: Settings) -> dict[str, object]:
 
 def as_toml(settings: Settings) -> str:
     """A file that `parse` reads back as the same settings, each key with what it says."""
-    lines, flat, in_limits = [], values(settings), False
+    lines, flat, inside = [], values(settings), ""
     for key in KEYS:
         table, _, name = key.name.rpartition(".")
-        if table and not in_limits:
-            lines.append("[limits]")
-            in_limits = True
+        if table != inside:
+            lines.append(f"[{table}]")
+            inside = table
         lines += [f"# {key.says} ({key.kind}: {key.allowed})", f"{name} = {_toml(flat[key.name])}", ""]
     return "\n".join(lines)
 
@@ -57,7 +57,7 @@ def as_markdown() -> str:
             "One file: `ringfence.toml` in the state directory, or the one that `serve --config FILE` names. Every key has a",
             "default, so an empty file is a whole one. An unknown key is an error that names the nearest known one.",
             "`ringfence config check` tries a file, `ringfence config show` prints the settings in force. Keys with a dot stand in",
-            "the table `[limits]`. A size is a whole number of bytes or a string such as `512MiB`.",
+            "the tables `[limits]`, `[limits_all]` and `[rates]`. A size is a whole number of bytes or a string such as `512MiB`.",
             "",
             "This page is generated from the table in `src/ringfence/host/kernel/settings.py`; a test holds them together.",
             "",
