@@ -76,6 +76,18 @@ async def test_what_is_out_of_bounds_is_the_loops_error_and_reaches_nobody(
 # --- floods ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("events", "waits"), [(1000, False), (20, True)])
+async def test_the_rate_of_events_is_the_settings(events: int, waits: bool) -> None:
+    async with rig(events=events) as r:
+        _link, guest = await r.attach(runs={"run_a": "tok"})
+        frames = [wrap_run("run_a", encode({"id": n, "m": "run.event", "p": EVENT})) for n in range(1, 61)]
+        began = time.monotonic()
+        await guest.send(b"".join(frames))
+        for _ in frames:
+            await guest.loop_hears()
+        assert (time.monotonic() - began >= 0.8) is waits  # 60 in bursts of 40 at 20 a second
+
+
 async def test_g14_a_flood_of_events_is_slowed_and_the_other_runs_are_served() -> None:
     async with rig() as r:
         link, guest = await r.attach(runs={"run_a": "tok", "run_b": "tok"})

@@ -1,0 +1,86 @@
+"""The table of secrets that exist, and the forms in which one may have leaked. Pure but for asking the stage.
+
+Whoever adds a secret to the product adds its row to KINDS: a canary that is planted, or a value that is known.
+"""
+
+from __future__ import annotations
+
+import secrets
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ringfence.prove.stage import VICTIM, Stage
+
+OWNER = "lena"  # the user whose tokens are looked for
+MIXED = 0x5A  # how a hostile loop tells its token without writing it down (attacks/secrets.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    value: Callable[[Stage], bytes]
+    in_main: bool = False  # PID 1 and the loop whose it is may hold it
+
+
+@dataclass(frozen=True, slots=True)
+class Needle:
+    kind: str
+    form: str
+    data: bytes
+
+
+def _token(stage: Stage) -> bytes:
+    return str(stage.client.add_token(stage.user(OWNER))["token"]).encode()
+
+
+def _operator_token(stage: Stage) -> bytes:
+    return str(stage.client.add_token(stage.user(OWNER), scopes=["operator"])["token"]).encode()
+
+
+def _run_token(stage: Stage) -> bytes:
+    mixed = bytes.fromhex(str(stage.shell(stage.user(OWNER), "cat /tmp/.mixed")["stdout"]).strip())
+    return bytes(each ^ MIXED for each in mixed)
+
+
+def _file(stage: Stage) -> bytes:
+    """A new one in the victim's box: attack programs are told the flag's content, this one nobody is."""
+    text = secrets.token_hex(16).encode()
+    stage.exec(VICTIM, ["sh", "-c", "cat > ~/unseen; cat ~/unseen"], text)
+    return text
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind("vault key", lambda stage: stage.canaries.vault_key),
+    Kind("API token", _token),
+    Kind("operator token", _operator_token),
+    Kind("run token", _run_token, in_main=True),
+)
+OF_OTHERS = Kind("another user's file", _file)  # looked for in everybody else's box
+
+
+def needles(kind: str, value: bytes) -> tuple[Needle, ...]:
+    """Every form of a secret of 16 bytes at least. Halves, so that one that was split is found too; inner parts of base64,
+    which hold whatever stands before and behind."""
+    half = len(value) // 2
+    forms = {"plain, first half": value[:half], "plain, second half": value[half:]}
+    for shift in range(3):
+        forms[f"base64 at {shift}"] = _inner_base64(value, shift)
+        forms[f"base64url at {shift}"] = _inner_base64(value, shift).translate(bytes.maketrans(b"+/", b"-_"))
+    forms["hex"] = value[:half].hex().encode()
+    forms["HEX"] = value[:half].hex().upper().encode()
+    forms["URL"] = "".join(f"%{each:02X}" for each in value[:half]).encode()
+    forms["url"] = "".join(f"%{each:02x}" for each in value[:half]).encode()
+    once = {data: form for form, data in reversed(forms.items())}
+    return tuple(Needle(kind, form, data) for data, form in once.items())
+
+
+def _inner_base64(value: bytes, shift: int) -> bytes:
+    """What base64 of `value` has in common whatever `shift` bytes (modulo 3) stand before it: without the first and last
+    group, 16 characters at least for 16 bytes."""
+    text = b64encode(b"\0" * shift + value)
+    return text[4:-4]
+
+
+def found(data: bytes, wanted: tuple[Needle, ...]) -> list[Needle]:
+    return [needle for needle in wanted if needle.data in data]
