@@ -37,6 +37,7 @@ check: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/ringfence bench boxes
 	@$(BIN)/ringfence bench turns
+	@$(BIN)/ringfence bench walls
 
 soak: $(STAMP)
 	@$(BIN)/python -m pytest -m soak

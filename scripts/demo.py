@@ -22,6 +22,7 @@ ACCEPTED = {
     "no-cgroup": "no cgroup is delegated to this account: no memory limit for a box as a whole, and pause means stop",
     "shared-uid": "no subordinate ids: both boxes run under one host id, so only namespaces keep them apart",
     "no-landlock": "this kernel cannot scope signals: a command can end the agent loop of its own box",
+    "no-disk-quota": "an ordinary account cannot bound the size of a box's files: they are counted, a box above is stopped",
     "no-pidfs": "this kernel has no pidfs: a box is recognised by pid and start time only",
     "no-nft": "no nf_tables: connections are refused by the missing route",
 }

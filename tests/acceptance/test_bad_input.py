@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -137,6 +138,16 @@ def test_a_setuid_or_foreign_bubblewrap() -> None:
             assert process.stdout is not None
             process.stdout.close()
             assert word in made.log.read_text()
+        copy.chmod(0o755)
+        box_id = json.loads((home / "installation.json").read_text())["ids"][0] + 8  # of the first box there will be
+        os.chown(copy, box_id, box_id)
+        process = made.start(wait=False)
+        assert process.wait(30) == 5
+        assert process.stdout is not None
+        process.stdout.close()
+        assert f"belongs to uid {box_id}" in made.log.read_text() and "chown root" in made.log.read_text()
+        row = next(row for row in made.run("doctor", "--json").json()["rows"] if row["id"] == "bubblewrap")
+        assert (row["ok"], row["level"]) == (False, "required") and row["remedy"].startswith("chown root")
         copy.unlink()
         process = made.start(wait=False)
         assert process.wait(30) == 5

@@ -54,7 +54,7 @@ def ratio(name: str, ours: Series, floor: Series, *, times: float, plus_ms: floa
     return Row(
         name,
         f"p50 {ours.p50:.2f} ms, p99 {ours.p99:.2f}; floor {floor.p50:.2f} ms, p99 {floor.p99:.2f}; "
-        f"{factor:.2f}x, +{above:.2f} ms",
+        f"{factor:.2f}x, {above:+.2f} ms",
         promise,
         factor <= times and (plus_ms is None or above <= plus_ms),
         {"ours": ours.as_json(), "floor": floor.as_json(), "ratio": round(factor, 3), "above_ms": round(above, 3)},

@@ -178,6 +178,7 @@ def main() -> None:
     settings = Settings.from_json(json.loads(Path(config.kernel_config).read_text()))
     print(json.dumps(asyncio.run(measure(theirs.detach(), config, settings))))  # noqa: T201
     os.waitpid(pid, 0)
+    host.cgroups.leave()
 
 
 if __name__ == "__main__":

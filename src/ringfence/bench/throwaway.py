@@ -26,6 +26,9 @@ ACCEPTABLE = (
     "no-landlock-scope",
     "no-pidfs",
     "no-nft",
+    "no-disk-quota",
+    "no-cpu-limit",
+    "no-swap-limit",
 )  # what an ordinary account may lack
 END_SECONDS = 30
 
@@ -57,6 +60,8 @@ class Installation:
     home: Path
     server: subprocess.Popen[str] | None = None
     lines: list[str] = field(default_factory=list)  # what the server said on stdout
+    site: Path | None = None  # a folder with another copy of the package, which every command then runs
+    apart: bool = False  # the server has a session of its own: a ^C at the terminal is not for it
 
     @property
     def log(self) -> Path:
@@ -70,7 +75,8 @@ class Installation:
     @property
     def environment(self) -> dict[str, str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("RINGFENCE_")}
-        return {**inherited, "RINGFENCE_HOME": str(self.home)}
+        copied = {"PYTHONPATH": str(self.site)} if self.site is not None else {}
+        return {**inherited, "RINGFENCE_HOME": str(self.home)} | copied
 
     # -- the server
 
@@ -79,7 +85,14 @@ class Installation:
         if os.geteuid() != 0:
             command += ["--accept", ",".join(ACCEPTABLE)]
         with self.log.open("a") as log:
-            self.server = subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.server = subprocess.Popen(
+                command,
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=self.apart,
+            )
         if wait:
             self.await_line(" serving at ")
         return self.server
@@ -198,5 +211,14 @@ def remove(made: Installation) -> None:
                 made.ok("user", "rm", "--purge", "--tenant", box["tenant"], "--", box["user"])
     finally:
         made.stop()
+        _unmount(made.home)
         shutil.rmtree(made.home, ignore_errors=True)
     made.log.unlink(missing_ok=True)
+
+
+def _unmount(home: Path) -> None:
+    """Disks of boxes whose server died before it could remove them: they would hold their device for ever."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        place = line.split()[4]
+        if place.startswith(f"{home}/boxes/"):
+            subprocess.run(["umount", "--lazy", place], check=False)
