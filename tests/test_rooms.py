@@ -60,9 +60,9 @@ ROOMS: dict[str, Room] = {
     f"{HOST}.install": room("host.kernel"),
     f"{HOST}.app": room(" ".join(f"host.{part}" for part in PARTS.split())),
     f"{ME}.client": room("", "httpx2 websockets"),
-    f"{ME}.cli": room("client", "typer click rich", lazy="host.install host.app bench"),
+    f"{ME}.cli": room("client", "typer click rich", lazy="host.install host.app bench prove"),
     f"{ME}.bench": room("client host.app host.kernel host.engine host.drivers spawner"),
-    f"{ME}.prove": room("client"),
+    f"{ME}.prove": room("client bench.throwaway host.install.accounts spawner"),
 }
 HOLD_ROOMS = {ME, HOST}  # packages that hold rooms, and no code
 PUBLIC = {f"{ME}.client"}  # what others import: its package names its own parts, and does nothing
