@@ -88,7 +88,8 @@ def test_a_limit_bites_and_what_is_below_passes(
 
 @pytest.mark.root
 def test_processor_time_is_bounded(limited: Installation) -> None:
-    """Two spinners in a box of 0.2 core are held back (cpu.stat of its cgroup); with 2 cores they are not."""
+    """A spinner in a box of 0.2 core is held back (cpu.stat of its cgroup); with 2 cores, or all that boxes may use
+    together, it is not."""
     shown = limited.box("ann")
     name = f"ringfence-{limited.ok('status', '--json').json()['installation']}/{shown['box']}"
     places = [Path(f"/sys/fs/cgroup/{part}{name}/cpu.stat") for part in ("cpu/", "cpu,cpuacct/", "")]
@@ -97,7 +98,7 @@ def test_processor_time_is_bounded(limited: Installation) -> None:
     def held_back() -> int:
         words = stat.read_text().split()
         before = int(words[words.index("nr_throttled") + 1])
-        limited.shell("ann", "for n in 1 2; do timeout 0.8 sh -c 'while :; do :; done' & done; wait")
+        limited.shell("ann", "timeout 0.8 sh -c 'while :; do :; done'")
         words = stat.read_text().split()
         return int(words[words.index("nr_throttled") + 1]) - before
 

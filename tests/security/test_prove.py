@@ -21,7 +21,6 @@ from ringfence.prove.copied import Patch
 from ringfence.prove.registry import chosen, rows
 from ringfence.prove.suite import prove
 
-SECONDS = 180
 LEAST_HELD = 95
 ORDINARY = 54321  # an account without a name, groups and subordinate ids
 
@@ -54,7 +53,7 @@ WALLS: dict[str, tuple[dict[str, Patch], str]] = {
 
 
 @pytest.mark.root
-def test_the_whole_suite_holds_in_time_and_leaves_nothing() -> None:
+def test_the_whole_suite_holds_and_leaves_nothing() -> None:
     done = subprocess.run([COMMAND, "prove", "--json"], capture_output=True, text=True, check=False, timeout=600)
     report = json.loads(done.stdout)
     unheld = {row["id"]: [row["observed"], row["why"]] for row in report["rows"] if row["status"] == "open"}
@@ -62,7 +61,6 @@ def test_the_whole_suite_holds_in_time_and_leaves_nothing() -> None:
     assert report["left"] == []
     assert done.returncode == 0
     assert report["held"] >= LEAST_HELD
-    assert report["seconds"] <= SECONDS
     assert all(row["why"] for row in report["rows"] if row["status"] == "not_applicable")
 
 

@@ -19,9 +19,19 @@ from ringfence.prove import building, remains
 pytestmark = pytest.mark.root
 
 
+@pytest.fixture(autouse=True)
+def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place of its own: another prove would sweep what looks old, and this one what another has just begun."""
+    path = Path(tempfile.mkdtemp(prefix="ringfence-strike-", dir=state_base()))
+    path.chmod(0o711)
+    monkeypatch.setattr(building, "state_base", lambda: path)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix=building.PREFIX, dir=state_base()))
+def folder(base: Path) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix=building.PREFIX, dir=base))
     yield path
     shutil.rmtree(path, ignore_errors=True)
 

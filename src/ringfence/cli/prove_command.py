@@ -26,14 +26,18 @@ def prove(driver: str | None, only: str | None, json: bool, disposable_host: boo
         wanted = chosen(rows(), only)
         settings = _settings()
         walls = {} if settings is None else prove_record.walls(settings)
+        stamp = None if settings is None else prove_record.current(settings)
         report = run(wanted, disposable_host=disposable_host, done=lambda result: _tell(line(result)), settings=walls)
     except NoSuchRow as error:
         return say_it.error("usage", str(error), "see: ringfence prove --help", {}, json, 2)
     except CommandFailed as error:
         return say_it.error("unavailable", f"no throw-away server: {error}", "ringfence doctor", {}, json, 5)
     sys.stdout.write(as_json(report) if json else as_text(report))
-    if only is None and settings is not None:
-        _record(settings, [(result.row.id, result.status) for result in report.results])
+    if only is None and stamp is not None:
+        if stamp == prove_record.current(settings):
+            _record(stamp, [(result.row.id, result.status) for result in report.results])
+        else:
+            sys.stderr.write("... not recorded: the package or bubblewrap was changed meanwhile\n")
     return 0 if report.ok else 1
 
 
@@ -56,7 +60,7 @@ def _settings() -> Any:
     return prepare.read_settings(layout.settings, missing_ok=True)
 
 
-def _record(settings: Any, results: list[tuple[str, Any]]) -> None:
+def _record(stamp: Any, results: list[tuple[str, Any]]) -> None:
     """Kept in the state directory of this account where `init` has made one: what the profile production asks for."""
     from ringfence.host.install import prove_record
     from ringfence.host.install.layout import Layout, home_of
@@ -64,5 +68,5 @@ def _record(settings: Any, results: list[tuple[str, Any]]) -> None:
     layout = Layout(home_of(os.environ, os.geteuid()))
     rows = [prove_record.ProvedRow(row_id, status) for row_id, status in results]
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    path = prove_record.write(layout, prove_record.current(settings), rows, at)
+    path = prove_record.write(layout, stamp, rows, at)
     sys.stderr.write(f"... recorded in {path}\n")

@@ -141,10 +141,16 @@ def bounds(pids: Sequence[int], server: int) -> Tries:
         if not fields or "Umask" not in fields or not limits:
             return None  # it ends
         wrong = [f"{name} {limits[name]}" for name, most in HARD.items() if not 0 <= limits[name] <= most]
+        wrong += ["core size 0, for which a handler is run"] if not limits["Max core file size"] and _handled() else []
         wrong += [f"OOM score {score}"] if score < _least_score(fields) else []
         return ", ".join(wrong + _inherited(fields, session))
 
     return judged(pids, lacks)
+
+
+def _handled() -> bool:
+    """A crash starts a program of the host's, but for a limit of 1 (core(5), fs/coredump.c)."""
+    return Path("/proc/sys/kernel/core_pattern").read_text().startswith("|")
 
 
 def _hard_limits(pid: int) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from dataclasses import dataclass
 
 from ringfence.spawner import control_files as control
@@ -16,6 +17,7 @@ from ringfence.spawner import limits as arithmetic
 from ringfence.spawner.limits import Knob, Whole
 
 REST = "server"  # no box id: those have 16 characters
+AGAIN_SECONDS = 5.0
 UNBOUNDED = 1 << 22  # the most that a kernel gives (proc(5), pid_max)
 # EINVAL: v1 takes memory above memory + swap only once that is raised, which the order of the knobs does twice; and no CPU
 # quota above that of a directory over ours.
@@ -43,6 +45,7 @@ class AllBoxes:
     def __init__(self, hierarchies: tuple[Hierarchy, ...]) -> None:
         self._all = hierarchies
         self.whole = Whole(0, 0, 0)
+        self._next = 0.0  # monotonic: not before
         self._refused: dict[str, list[Knob]] = {}  # parent -> what is to be tried again there
 
     def prepare(self, whole: Whole) -> None:
@@ -56,14 +59,19 @@ class AllBoxes:
             self._refused[hierarchy.parent] = _refused(hierarchy.parent, knobs)
 
     def again(self) -> None:
-        """What was refused, once more. Nothing to do in nearly every case."""
+        """What was refused, once more. Nothing to do in nearly every case. Not at each start and stop: before v1 refuses, it
+        takes back what memory it can from all boxes, and the spawner waits for it."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + AGAIN_SECONDS
         for parent, knobs in self._refused.items():
             if knobs:
                 with contextlib.suppress(OSError):
                     self._refused[parent] = _refused(parent, knobs * 2)
 
     def unmet(self) -> dict[str, dict[str, int]]:
-        """Limits that do not hold yet: name -> {"wanted", "now"}; now -1: none holds."""
+        """Limits that do not hold yet, tried once more: name -> {"wanted", "now"}; now -1: none holds."""
+        self.again()
         found: dict[str, dict[str, int]] = {}
         for parent, knobs in self._refused.items():
             for knob in knobs:

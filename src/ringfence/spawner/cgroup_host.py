@@ -129,8 +129,12 @@ def host_swaps(meminfo: str = "/proc/meminfo") -> bool:
 
 
 def _put(path: str, text: str) -> None:
-    with open(path, "w", encoding="ascii") as file:
-        file.write(text)
+    """OSError, with the path: a cgroup file refuses when it is written, not when it is opened."""
+    try:
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def _text(path: str) -> str:

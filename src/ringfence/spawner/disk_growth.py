@@ -31,16 +31,21 @@ def check(box: int, limits: Limits, volume: int) -> bool:
         text = f"the disk image was made for {record['inodes']} inodes; their number follows its size from then on"
         raise Refused(text, f"raise --disk, or: {_ANEW.format('limits.inodes')}")
     former = record.get("growing", size)
-    if wanted < former:
-        what = f"a disk image cannot shrink: it has {former} bytes, {wanted} were asked for"
+    with disk_parts.image(box) as image:
+        shape = superblock.read(image)
+    # A growth that was cut short may have come to its end: nothing is ever cut below the file system. What a mounted one has
+    # is not on the disk yet, but at most the file.
+    least = (
+        size if disk_parts.mounted(box) and wanted != former else max(former, shape.size if shape is not None else 0)
+    )
+    if wanted < least:
+        what = f"a disk image cannot shrink: it has {least} bytes, {wanted} were asked for"
         raise Refused(what, f"give at least its size, or: {_ANEW.format('limits.disk')}")
     if wanted == former:
         return False
     if wanted > volume:
         what = f"the volume of the boxes has {volume} bytes in all, {wanted} were asked for"
         raise NoSpace(what, f"give at most {volume}; or put the state directory on a larger volume")
-    with disk_parts.image(box) as image:
-        shape = superblock.read(image)
     if shape is None:
         raise Failed("the box's disk image has no file system", "ringfence box show USER")
     if wanted > shape.reach:

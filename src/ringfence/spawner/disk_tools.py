@@ -63,6 +63,8 @@ def grow(children: Children, image: int, size: int) -> Steps[None]:
     if status not in _CHECKED:
         raise Failed(f"e2fsck failed: exit {status}", "ringfence doctor")
     former, before = os.fstat(image).st_size, superblock.read(image)
+    if before is None or size < before.size:
+        raise Failed(f"the disk image has a file system of more than {size} bytes", "ringfence box show USER")
     os.ftruncate(image, size)
     status = yield from _run(children, image, ["resize2fs", _IMAGE])
     if status:

@@ -162,8 +162,8 @@ class Disks:
             raise Busy("this host can grow the disk of a stopped box only", "ringfence box stop USER, then again")
         try:
             yield from disk_growth.stopped(box, limits, self._children)
-        except SpawnerError:
-            with contextlib.suppress(SpawnerError):  # what went wrong first is what is said
+        except Busy:  # nothing was touched; after anything else it is left for a copy to be taken
+            with contextlib.suppress(SpawnerError):
                 self.attach(box)
             raise
         self.attach(box)

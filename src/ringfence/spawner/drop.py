@@ -56,6 +56,9 @@ def oom_score(value: int) -> None:
 
 def limit(kind: int, soft: int, hard: int) -> None:
     """Sets a resource limit, at most what the caller has: the spawner may lack CAP_SYS_RESOURCE."""
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(kind, (soft, hard))
+        return
     _, most = resource.getrlimit(kind)
     if most != resource.RLIM_INFINITY:
         soft, hard = min(soft, most), min(hard, most)

@@ -64,7 +64,8 @@ def mount(image: int, target: bytes) -> None:
 def grow(image: int, tree: int, size: int) -> None:
     """A mounted image becomes `size` bytes, its file system with it. `tree`: a readable descriptor of its root. Needs
     CAP_SYS_RESOURCE (EPERM). Asked again after a crash, it goes on. Raises OSError."""
-    os.ftruncate(image, size)
+    if os.fstat(image).st_size < size:  # never cut: the file system may be as large by now
+        os.ftruncate(image, size)
     with device(image) as fd:
         fcntl.ioctl(fd, _SET_CAPACITY)
     fcntl.ioctl(tree, _EXT4_RESIZE, struct.pack("=Q", size // BLOCK))

@@ -178,10 +178,12 @@ class Starter:
         yield from host.cgroups.remove(entry.box)
         with paths.box_directory(host.state, entry.box) as fd, sources.Opened() as opened:
             gone_with_image = for_good and disk_parts.has(fd, disk_parts.IMAGE)
-            tmp = None if gone_with_image else self._open_tmp(fd, entry.uid, opened)
+            usable = gone_with_image or self._usable(fd)
+            tmp = self._open_tmp(fd, entry.uid, opened) if usable and not gone_with_image else None
             if tmp is not None:
                 yield from sweep.empty(tmp, entry.uid, self._children, groups=host.config.mode != "shared")
-            identity.forget(fd)
+            if usable or for_good:  # else the next start, or its end, empties /tmp: that the mark stays says so
+                identity.forget(fd)
 
     def _gone(self, live: Live) -> Steps[None]:
         """Until PID 1 has ended; the bwrap process outside is reaped by us, or by init if another server started it."""
@@ -197,14 +199,18 @@ class Starter:
         if self._children.running(live.outer_pid):
             yield from self._children.wait(live.outer_pid, until - time.monotonic())
 
-    def _open_tmp(self, box_fd: int, uid: int, opened: sources.Opened) -> int | None:
-        """The box's /tmp; None in a half-made box, which has no tree yet, and in one whose image cannot be mounted: it
-        must be stopped and removed all the same, and its next start says why it cannot be used."""
+    def _usable(self, box_fd: int) -> bool:
+        """False: its image cannot be mounted. It must be stopped and removed all the same; its next start says why it
+        cannot be used."""
         try:
             self._disks.attach(box_fd)
         except Failed as error:
             sys.stderr.write(f"ringfence: /tmp of a box is not emptied: {error.message}\n")
-            return None
+            return False
+        return True
+
+    def _open_tmp(self, box_fd: int, uid: int, opened: sources.Opened) -> int | None:
+        """The box's /tmp; None in a half-made box, which has no tree yet."""
         try:
             tree = opened.keep(paths.open_tree(box_fd, uid))
             return opened.keep(paths.open_part(tree, "tmp", uid))

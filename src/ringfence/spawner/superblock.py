@@ -11,8 +11,9 @@ from dataclasses import dataclass
 OFFSET, SIZE = 1024, 1024
 _MAGIC = 0xEF53
 _64BIT = 0x80  # s_feature_incompat
-_LEAST_DESCRIPTOR = 32
+_LEAST_DESCRIPTOR, _MOST_DESCRIPTOR = 32, 1024
 _BLOCK = 4096  # the one size that images are made with
+_LOG_BLOCK = 2  # 1024 << 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,13 @@ def read(image: int) -> Shape | None:
 
 
 def of(raw: bytes) -> Shape | None:
-    if len(raw) < SIZE or _number(raw, 0x38, "H") != _MAGIC or 1024 << _number(raw, 0x18, "I") != _BLOCK:
+    if len(raw) < SIZE or _number(raw, 0x38, "H") != _MAGIC or _number(raw, 0x18, "I") != _LOG_BLOCK:
         return None
     wide = _number(raw, 0x60, "I") & _64BIT
     blocks = _number(raw, 0x4, "I") | (_number(raw, 0x150, "I") << 32 if wide else 0)
     descriptor = max(_LEAST_DESCRIPTOR, _number(raw, 0xFE, "H")) if wide else _LEAST_DESCRIPTOR
     group = _number(raw, 0x20, "I")
-    if not blocks or not group:
+    if not blocks or not group or descriptor > _MOST_DESCRIPTOR:
         return None
     each = _BLOCK // descriptor * group  # blocks that one block of descriptors is enough for
     # Growing takes a reserved block for each that it adds, so that the sum stays what it was made with.

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from ringfence.host.kernel.boxes import Limits, LimitsAll, Rates
 from ringfence.host.kernel.errors import Invalid
-from ringfence.host.kernel.settings import ACCEPT, KEYS, LIMIT_BOUNDS, Settings, override, parse, parse_size, size_text
+from ringfence.host.kernel.settings import ACCEPT, KEYS, LIMIT_BOUNDS, Settings, override, parse
 from ringfence.host.kernel.settings_text import as_markdown, as_toml, values
+from ringfence.host.kernel.sizes import parse_size, size_text
 from ringfence.spawner.protocol import BOUNDS
 
 TOP = Path(__file__).parents[3]

@@ -7,24 +7,28 @@ table of METHODS, and costs one float and one time for each (speaker, method).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 BURST_SECONDS = 2.0
+MOST_WAIT = 10.0  # seconds that one piece of output waits: those before it may have ended with their commands
 _MAX_SPEAKERS = 512  # PID 1, "" for all unknown runs, and 64 loops; each has at most a bucket for every row
 
 
 class Bucket:
-    __slots__ = ("_at", "_level", "_rate")
+    __slots__ = ("_at", "_debt", "_level", "_rate")
 
-    def __init__(self, per_second: float, now: float) -> None:
-        self._rate = per_second
+    def __init__(self, per_second: float, now: float, debt: float = math.inf) -> None:
+        """`debt`: the most that it may be in."""
+        self._rate, self._debt = per_second, debt
         self._level = per_second * BURST_SECONDS
         self._at = now
 
     def take(self, now: float, count: float = 1.0) -> float:
         """Takes so many. 0.0: they were there. Otherwise the seconds until they will be; the bucket is in debt by then,
         so the next one waits longer."""
-        self._level = min(self._rate * BURST_SECONDS, self._level + (now - self._at) * self._rate) - count
+        level = min(self._rate * BURST_SECONDS, self._level + (now - self._at) * self._rate) - count
+        self._level = max(level, -self._debt)
         self._at = now
         return 0.0 if self._level >= 0.0 else -self._level / self._rate
 
@@ -64,8 +68,8 @@ class Pace:
     def __init__(self, per_second: float, now: Callable[[], float]) -> None:
         """0: no bound."""
         self._now = now
-        self._bucket = Bucket(per_second, now()) if per_second else None
+        self._bucket = Bucket(per_second, now(), per_second * MOST_WAIT) if per_second else None
 
     def take(self, size: int) -> float:
         """As Bucket.take."""
-        return self._bucket.take(self._now(), size) if self._bucket is not None else 0.0
+        return min(self._bucket.take(self._now(), size), MOST_WAIT) if self._bucket is not None else 0.0

@@ -165,14 +165,14 @@ class People:
             if not left:
                 raise
             for box in left:
-                await self._box_away(box, name, purge)
+                await self._box_away(box, tenant, name, purge)
             return
         box = await home_of(self._parts, target)
         theirs = [token.id for token in await store.tokens.all(target.id)]
         await store.users.remove(target.id)
         self._presences.user_removed(target.id, theirs)
         await self._removed(target.id)
-        await self._box_away(box, name, purge)
+        await self._box_away(box, tenant, name, purge)
 
     async def _left(self, actor: Actor, tenant: str, name: str, purge: bool) -> list[Box]:
         """What is yet to be done for the removed user that had the name last: a box that was not stopped, or a tree that
@@ -189,16 +189,17 @@ class People:
             await self._doors.operator_only(Action.USER_CHANGE, actor, f"user:{gone.id}")
         return left
 
-    async def _box_away(self, box: Box, name: str, purge: bool) -> None:
+    async def _box_away(self, box: Box, tenant: str, name: str, purge: bool) -> None:
         try:
             await self._bringup.down(box.id, Desired.REMOVED)
             if purge:
                 await self._parts.driver.remove(box.id)
                 await self._parts.store.boxes.update(box.id, observed=Observed.ABSENT)
         except RingfenceError as error:
-            again = f"ringfence user rm {'--purge ' if purge else ''}{name}"
+            again = f"ringfence user rm --tenant {tenant} {'--purge ' if purge else ''}{name}"
             raise Failed(
-                f"the user {name!r} is removed, its box is not yet: {error.message}", remedy=f"then again: {again}"
+                f"the user {name!r} is removed, its box is not yet: {error.message}",
+                remedy=f"then again, before the name is given to anybody else: {again}",
             ) from error
 
     async def _find(self, tenant: str, name: str) -> User:

@@ -16,6 +16,7 @@ from typing import Any
 
 from ringfence.host.kernel.boxes import Limits, LimitsAll, Rates
 from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.sizes import rate, size_text, size_within
 
 MODES = ("auto", "root", "subuid", "shared")
 MODELS = ("scripted",)
@@ -37,8 +38,6 @@ ACCEPT = {
 
 DAY = 86_400
 MAX_RUN_SECONDS = 30 * DAY
-_SIZE = re.compile(r"(\d{1,15})\s*(B|KiB|MiB|GiB|TiB)?\Z")
-_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,62})(\.[a-z0-9-]{1,63})*\Z")
 _ROW = re.compile(r"[A-Z][A-Z0-9]{0,7}(-[A-Za-z0-9]{1,24})?\Z")
 MAX_REASON = 500  # characters
@@ -153,34 +152,6 @@ def _whole(low: int, high: int) -> Callable[[object], int]:
     return check
 
 
-def size_text(number: int) -> str:
-    """1073741824 -> "1GiB": the largest unit that divides it."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if number and number % _UNITS[unit] == 0:
-            return f"{number // _UNITS[unit]}{unit}"
-    return str(number)
-
-
-def parse_size(value: object) -> int:
-    """Bytes of 1048576, "1048576", "1024KiB", "1MiB". ValueError: anything else."""
-    if type(value) is int and value >= 0:
-        return value
-    match = _SIZE.match(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError('a size: whole bytes, or a string like "512MiB" or "2GiB"')
-    return int(match[1]) * _UNITS[match[2] or "B"]
-
-
-def _size(low: int, high: int) -> Callable[[object], int]:
-    def check(value: object) -> int:
-        number = parse_size(value)
-        if not low <= number <= high:
-            raise ValueError(f"a size from {size_text(low)} to {size_text(high)}")
-        return number
-
-    return check
-
-
 def _listen(value: object) -> tuple[str, int] | None:
     allowed = 'an "address:port" such as "127.0.0.1:8377" or "[::1]:8377", or "off"'
     if value in ("off", "none"):
@@ -278,7 +249,11 @@ def _limit_key(name: str) -> Key:
     low, high = LIMIT_BOUNDS[name]
     if name in SIZES:
         return Key(
-            f"limits.{name}", "size", f"{size_text(low)} to {size_text(high)}", _LIMIT_SAYS[name], _size(low, high)
+            f"limits.{name}",
+            "size",
+            f"{size_text(low)} to {size_text(high)}",
+            _LIMIT_SAYS[name],
+            size_within(low, high),
         )
     return Key(f"limits.{name}", "whole number", f"{low} to {high}", _LIMIT_SAYS[name], _whole(low, high))
 
@@ -309,7 +284,7 @@ def _zero_or(check: Callable[[object], int], zeros: tuple[object, ...]) -> Calla
 def _limit_all_key(name: str) -> Key:
     low, high = _ALL_LEAST[name], LIMIT_BOUNDS[name][1]
     if name in SIZES:
-        allowed, check = f"0, {size_text(low)} to {size_text(high)}", _zero_or(_size(low, high), (0, "0"))
+        allowed, check = f"0, {size_text(low)} to {size_text(high)}", _zero_or(size_within(low, high), (0, "0"))
         return Key(f"limits_all.{name}", "size", allowed, _ALL_SAYS[name], check)
     check = _zero_or(_whole(low, high), (0,))
     return Key(f"limits_all.{name}", "whole number", f"0, {low} to {high}", _ALL_SAYS[name], check)
@@ -396,9 +371,9 @@ KEYS: tuple[Key, ...] = (
     Key(
         "rates.output",
         "size",
-        "0 to 16GiB",
-        "output of a box's commands that is streamed, in a second; more waits in the box; 0 = as fast as it is read",
-        _size(0, 16 << 30),
+        "0, 64KiB to 16GiB",
+        "what a box's commands stream beyond their first 256 KiB, in a second; more waits; 0 = as fast as it is read",
+        rate,
     ),
     Key(
         "rates.events",

@@ -5,7 +5,8 @@ Pure. Knows no key by itself but the two whose spelling differs between file and
 
 from __future__ import annotations
 
-from ringfence.host.kernel.settings import ACCEPT, KEYS, SIZES, Settings, size_text
+from ringfence.host.kernel.settings import ACCEPT, KEYS, SIZES, Settings
+from ringfence.host.kernel.sizes import size_text
 
 
 def _toml(value: object) -> str:
