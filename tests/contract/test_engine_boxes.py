@@ -255,6 +255,32 @@ async def test_a_user_whose_box_cannot_be_made_is_not_left_behind(tmp_path: Path
             await r.engine.people.user_add(OPERATOR, "default", "carol")
 
 
+async def test_a_wire_that_ends_while_its_flight_lands_holds_nobody_up(tmp_path: Path) -> None:
+    """The flight is done and still there: its callbacks run once the one who looks lets go of the loop."""
+    async with rig(tmp_path) as r:
+        await r.exec("alice", "true")
+        bringup = r.engine._bringup
+        slot = bringup._links.slot(BoxId(r.box("alice").id))
+        flight: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        looks = 0
+
+        class Dead:
+            @property
+            def alive(self) -> bool:
+                nonlocal looks
+                looks += 1
+                assert looks < 100, "it looks again and again, and lets nobody else run"
+                return False
+
+        living = slot.link
+        dead: Any = Dead()
+        flight.set_result(dead)
+        slot.link, slot.flight = dead, flight
+        await asyncio.wait_for(bringup.link_lost(slot.box), 10)
+        assert slot.wire() is not None and slot.link is not living
+        assert (await r.exec("alice", "true")).code == 0
+
+
 @pytest.mark.parametrize("after", [0.0, 0.01])
 async def test_a_guest_that_breaks_each_wire_is_dialled_a_few_times_and_given_up(tmp_path: Path, after: float) -> None:
     """`after` 0: it breaks while the dial itself is still under way, and nobody else would dial again."""

@@ -106,7 +106,7 @@ async def test_a_removal_whose_box_cannot_be_taken_away_is_said_and_finished_whe
             patch.setattr(driver, at, refuses)
             with pytest.raises(Failed, match="'alice' is removed, its box is not yet: the disk cannot") as caught:
                 await remove(r, True)
-            assert "user rm --purge alice" in caught.value.remedy
+            assert "user rm --tenant default --purge alice" in caught.value.remedy
             with pytest.raises(Failed):
                 await remove(r, True)
         assert (await r.engine._parts.store.boxes.get(box.id)).desired is Desired.REMOVED

@@ -40,13 +40,13 @@ class BringUp:
         slot = self._links.slot(box)
         if (link := slot.wire()) is not None:
             return link
-        if slot.flight is not None:  # a start, or a re-dial that may find the box gone
+        if (flight := _under_way(slot)) is not None:  # a start, or a re-dial that may find the box gone
             try:
-                return await asyncio.shield(slot.flight)
+                return await asyncio.shield(flight)
             except BoxLost:
                 if (link := slot.wire()) is not None:
                     return link
-        return await asyncio.shield(slot.flight or self._fly(slot, self._start(slot)))
+        return await asyncio.shield(_under_way(slot) or self._fly(slot, self._start(slot)))
 
     def reachable(self, box: BoxId) -> Link | None:
         """The box's wire, if there is one. Starts nothing."""
@@ -177,7 +177,7 @@ class BringUp:
         if slot is None:
             return
         while slot.link is not None and not slot.link.alive:  # else closed by us, or replaced already
-            flight = slot.flight or self._fly(slot, self._redial(slot))
+            flight = _under_way(slot) or self._fly(slot, self._redial(slot))
             try:
                 await asyncio.shield(flight)
             except RingfenceError as error:
@@ -248,3 +248,9 @@ class BringUp:
                     started=box.identity != sight.identity,
                 )
             return True
+
+
+def _under_way(slot: Slot) -> asyncio.Future[Link] | None:
+    """Not one that has landed and whose callbacks have yet to run: to wait for that takes no time, so that who asks again
+    and again for as long as it is there keeps the whole server from running them."""
+    return slot.flight if slot.flight is not None and not slot.flight.done() else None

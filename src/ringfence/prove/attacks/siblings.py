@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -171,10 +172,17 @@ def wire(place: Place) -> Outcomes:
     found = [name for name in names if name.startswith(("/", "@"))] + place.arguments
     for folder in ("/run", "/tmp", "/opt/ringfence", "/home/user", "/workspace"):
         for base, folders, files in os.walk(folder):
-            found += [f"{base}/{name}" for name in files if Path(f"{base}/{name}").is_socket()]
+            found += [f"{base}/{name}" for name in files if is_socket(f"{base}/{name}")]
             if base.count("/") > DEEPEST:  # somebody's tree of thousands of levels: os.walk calls itself for each
                 folders.clear()
     return {"connect": worst_name(found, connect), "links": worst_name(_fd_links(), connect)}
+
+
+def is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:  # a folder that may be listed and not entered
+        return False
 
 
 def worst_name(names: list[str], work: Callable[[str], object]) -> str:
