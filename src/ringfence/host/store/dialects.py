@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -109,7 +110,10 @@ class Sqlite:
             # Debian's default writes zeroes over each freed page: to drop a blob of 32 MiB took 0.5 s of everybody's
             # time and 34 MiB of journal, this takes 0.1 s and none. What was dropped stays in free pages of a 0600 file.
             cursor.execute("PRAGMA secure_delete=FAST")
-            cursor.execute("PRAGMA journal_mode=WAL" if use == "write" else "PRAGMA query_only=ON")
+            if use == "write":
+                _to_wal(cursor, self._busy_seconds)
+            else:
+                cursor.execute("PRAGMA query_only=ON")
             cursor.close()
 
         def begun(connection: Connection) -> None:
@@ -143,6 +147,19 @@ class Sqlite:
     def size(self, connection: Connection) -> int:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         return int(pages) * int(connection.exec_driver_sql("PRAGMA page_size").scalar_one())
+
+
+def _to_wal(cursor: sqlite3.Cursor, seconds: float) -> None:
+    """SQLite waits for nobody's lock when it changes the journal mode, which another process may be doing as well."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 class Postgres:
