@@ -349,8 +349,9 @@ async def _alice_speaks(s: Scene) -> None:
     assert said["text"] == ALICE["live"]
     await live.does("run.event", text=f"looking at {ALICE['live']}")
     await s.finish(live, ALICE["reply"])
-    guest = s.driver.guest(s.box("carol").id)
-    await eventually(lambda: guest.starts, "carol's run")
+    box = s.box("carol").id
+    await eventually(lambda: s.driver.guest(box).starts, "carol's run")  # another guest once her box is up
+    guest = s.driver.guest(box)
     run, start = next(iter(guest.starts.items()))
     await s.finish(At(guest, run, start["token"], ""), "canary-own")
 

@@ -135,7 +135,8 @@ def test_a_run_that_lives_is_not_started_twice_and_another_token_replaces_it(box
         assert host.request("run.start", **start("r1", "t1")) == one
         two = host.request("run.start", **start("r1", "t2"))
         assert two != one
-        host.asks.clear()
+        # The new loop may have asked already: only what the former one said is not answered.
+        host.asks[:] = [ask for ask in host.asks if decode(ask[1])["p"]["token"] == "t2"]
         runs = Runs(host, [says("x")])
         while "r1" not in runs.finished:
             runs.answer()

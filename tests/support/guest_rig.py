@@ -25,7 +25,7 @@ from ringfence.wire.framing import LineBuffer, encode
 from ringfence.wire.state import CLOSED, HOST, NOTIFY, REPLY, REQUEST, RUN, Connection, Event
 
 PYTHON = "/usr/bin/python3"
-BOX_UID = 1_879_100_008
+BOX_UID = 1_780_000_008  # below every slice of the host, and in no other rig's range
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 

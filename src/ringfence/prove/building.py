@@ -1,4 +1,4 @@
-"""Makes the stage and strikes it: one folder `ringfence-prove-XXXX` that holds all, and a lock that says it is in use.
+"""Makes the stage and strikes it: one folder `ringfence-prove-*` that holds all, and a lock that says it is in use.
 
 A prove that was killed leaves its folder; the next one takes what nobody holds the lock of away. The lock is the first
 thing in a folder and the last to go. Must never touch a folder of another name, nor one whose lock is held.
