@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ringfence.prove import remains
 from ringfence.prove.attacks.poison import NAMES
 from ringfence.spawner import protocol
 from tests.support import spawner_rig
@@ -26,17 +27,16 @@ def made() -> Iterator[Installation]:
         yield made
 
 
-def parent(made: Installation, file: str) -> Path:
+def parent(installation_id: str, file: str) -> Path:
     """The directory of all boxes, in the hierarchy that has this control file."""
-    name = f"ringfence-{made.ok('status', '--json').json()['installation']}"
-    places = [*Path("/sys/fs/cgroup").glob(f"*/{name}"), Path("/sys/fs/cgroup") / name]
-    return next(place for place in places if (place / file).exists())
+    return next(place for place in remains.cgroups(installation_id) if (place / file).exists())
 
 
 @pytest.mark.parametrize("limit", ["cgroup.max.descendants", "pids.max"])
 def test_no_room_for_another_box(made: Installation, limit: str) -> None:
     """Also with room for a part of it: at each number up to the one with which it starts."""
-    place = parent(made, limit)
+    installation_id = made.ok("status", "--json").json()["installation"]
+    place = parent(installation_id, limit)
     before = (place / limit).read_text()
     now = (place / "cgroup.stat").read_text().split()[1] if "descendants" in limit else ""
     now = now or (place / "pids.current").read_text()
@@ -50,11 +50,12 @@ def test_no_room_for_another_box(made: Installation, limit: str) -> None:
         assert ("cgroup.max.descendants" if "descendants" in limit else "limits_all.pids") in error["remedy"], error
         shown = made.box("ann")
         assert shown["observed"] != "running" and of_uid(shown["uid"]) == {}
-        assert not list(Path("/sys/fs/cgroup").glob(f"*/{place.name}/{shown['box']}"))
+        assert not remains.cgroups(installation_id, shown["box"])
         assert made.ok("status", "--json").json()["ok"]
     assert more > 0, "the limit did not bite"
     (place / limit).write_text(before)
     assert made.ok("exec", "ann", "--", "echo", "up").out == b"up\n"
+    assert remains.cgroups(installation_id, made.box("ann")["box"])  # control
 
 
 # --- CVE-2026-87766 ---------------------------------------------------------------------------------------------------

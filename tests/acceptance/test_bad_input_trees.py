@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -72,7 +71,6 @@ def test_200000_files_in_one_folder(counted: Installation) -> None:
     for number in range(MANY):
         os.mknod(f"{number:06}", 0o600, dir_fd=opened)
     os.close(opened)
-    begun = time.monotonic()
     page = kept.ok("files", "ls", "many", "many", "--json", "--limit", "1500").json()
     assert [entry["name"] for entry in page["entries"]] == [f"{number:06}" for number in range(1500)]
     assert base64.b64decode(page["next"]) == b"001499"
@@ -85,7 +83,6 @@ def test_200000_files_in_one_folder(counted: Installation) -> None:
         [f"{MANY - 2:06}", f"{MANY - 1:06}"],
         None,
     )
-    assert time.monotonic() - begun < 10
     eventually(lambda: kept.box("many")["inodes"] > MANY, 30, "the count")
     assert kept.ok("status", "--json").json()["ok"]
     kept.ok("user", "rm", "--purge", "many")

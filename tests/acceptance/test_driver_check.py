@@ -23,7 +23,6 @@ def test_bubblewrap_passes_its_self_check() -> None:
     assert [check for check in report["checks"] if not check["ok"]] == []
     assert (done.returncode, report["driver"], report["ok"]) == (0, "bubblewrap", True)
     assert len(report["checks"]) >= 50
-    assert sum(check["seconds"] for check in report["checks"]) < 90
 
 
 def test_an_unknown_driver_is_wrong_usage() -> None:

@@ -57,6 +57,11 @@ def limited() -> Iterator[Installation]:
         yield made
 
 
+def in_units(value: Any) -> int:
+    """Of a size in MiB, or a number."""
+    return int(value.strip('"').removesuffix("MiB")) * MIB if isinstance(value, str) else int(value)
+
+
 def enforced(made: Installation, limit: str) -> bool:
     """What this account's host cannot hold it says itself, and such a limit is not claimed."""
     weak = made.ok("status", "--json").json()["weak"]
@@ -76,7 +81,7 @@ def test_a_limit_bites_and_what_is_below_passes(
         assert isinstance(answer, dict)
         return answer
 
-    assert limited.box("ann")["limits"][limit] >= 80
+    assert limited.box("ann")["limits"][limit] == in_units(LIMITS[limit])
     passed = tried(below)
     assert (passed["reason"], passed["stdout"]) == ("exit", "fine\n"), passed
     if enforced(limited, limit):

@@ -47,11 +47,12 @@ async def test_the_gate_keeps_a_second_tenant_out_and_the_audit_what_was_accepte
     await app.bootstrap(given)
     store = await open_store(given.database, app.SystemClock(), app.SystemIds())
     try:
-        closed = replace(given, gate="no prove has run here")
+        closed = replace(given, gate="no prove has run here", gate_remedy="ringfence prove --config f")
         await app.pass_gate(store, closed)  # one tenant
         await store.tenants.add("acme")
-        with pytest.raises(Unavailable, match="2 tenants need proven walls: no prove"):
+        with pytest.raises(Unavailable, match="2 tenants need proven walls: no prove") as raised:
             await app.pass_gate(store, closed)
+        assert raised.value.remedy == "ringfence prove --config f"
         assert await store.audit.last(9) == []
         await app.pass_gate(store, replace(given, open=("C06",), accept_reason="a lab", accepted_by="ann (uid 7)"))
         [found] = await store.audit.last(9)
@@ -121,16 +122,19 @@ def test_a_server_with_a_bad_script_does_not_start(tmp_path: Path, content: byte
     assert "Traceback" not in done.stderr
 
 
-def test_the_process_is_closed_to_debuggers_and_says_what_is_wrong(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "kept"), [("", "(1, 1)"), ("resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); ", "(0, 0)")]
+)
+def test_the_process_is_closed_to_debuggers_and_says_what_is_wrong(tmp_path: Path, given: str, kept: str) -> None:
     """It ends at once without its configuration; before that nobody of its account can read its memory."""
     script = (
         "import ctypes, resource, sys; from ringfence.host import app; dumpable = lambda: ctypes.CDLL(None).prctl(3); "
-        "before = dumpable(); app._closed_to_debuggers(); "
+        f"before = dumpable(); {given}app._closed_to_debuggers(); "
         "print(before, dumpable(), resource.getrlimit(resource.RLIMIT_CORE)); app.main(['0', sys.argv[1]])"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "none.json")], capture_output=True, text=True)
     walls, starting = done.stdout.splitlines()
-    assert walls == "1 0 (0, 0)"  # PR_GET_DUMPABLE before (the control) and after
+    assert walls == f"1 0 {kept}"  # PR_GET_DUMPABLE before (the control) and after
     assert starting.endswith("starting")
     what, remedy = done.stderr.splitlines()
     assert "none.json" in what

@@ -22,6 +22,7 @@ from ringfence.host.kernel.boxes import JAIL_LIMITS, BoxKind, Limits, Observed
 from ringfence.host.kernel.errors import NotFound, Refused
 from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.ports import Outcome
+from tests.contract.test_spawner import directories, processes_of
 from tests.support import spawner_rig
 from tests.support.driver_stage import BOX, INSTALLATION, Stage, command, stage
 from tests.support.spawner_rig import status_of
@@ -123,9 +124,10 @@ async def test_no_network_and_none_of_the_outer_processes() -> None:
         say = "import socket; s = socket.socket(); s.settimeout(3); print(s.connect_ex(('%s', %d)))"
         told = await b.both(f'python3 -c "{say % ("1.1.1.1", 443)}"')
         assert told == ("111", "101"), routes  # refused by the way out that is not there; no route at all
-        server = "python3 -c \"import socket, time; s = socket.create_server(('127.0.0.1', 8099)); time.sleep(25)\""
-        await b.home.spawn("x/server", command("/bin/sh", "-c", server))
-        await asyncio.sleep(0.5)
+        server = "import socket, time; s = socket.create_server(('127.0.0.1', 8099)); print(flush=True); time.sleep(25)"
+        serving = await b.home.spawn("x/server", command("/usr/bin/python3", "-c", server))
+        async with asyncio.timeout(20):
+            assert (await anext(aiter(serving.output())))[1] == b"\n"
         assert await b.both(f'python3 -c "{say % ("127.0.0.1", 8099)}"') == ("0", "111")
         outer = int(status_of(identities[1]["pid"])["PPid"])
         assert (Path("/proc") / str(outer) / "environ").read_bytes() == b""
@@ -186,10 +188,10 @@ async def test_stop_and_remove_leave_nothing() -> None:
         driver, folder = b.stage.driver, b.stage.rig.home / "boxes" / JAIL
         uid = (await b.identity(JAIL))["uid"]
         await b.run(b.jail, "setsid sleep 300 > /dev/null 2>&1 & echo kept > /workspace/k; echo gone > /tmp/g")
-        assert _of(uid) and _cgroups(JAIL)  # control
+        assert processes_of(uid) and directories(JAIL, INSTALLATION)  # control
         await b.jail.close()
         await driver.stop(JAIL)
-        assert not _of(uid) and not _cgroups(JAIL)
+        assert not processes_of(uid) and not directories(JAIL, INSTALLATION)
         assert (await driver.observe(JAIL)).state is Observed.STOPPED and await driver.jails() == [JAIL]
         assert os.listdir(folder / "tree" / "tmp") == [] and os.listdir(folder / "tree" / "workspace") != []
         b.jail = await b.stage.up(JAIL, BoxKind.SKILL, SMALL)
@@ -197,22 +199,9 @@ async def test_stop_and_remove_leave_nothing() -> None:
         await b.jail.close()
         await driver.remove(JAIL)
         assert (await driver.observe(JAIL)).state is Observed.ABSENT and not folder.exists()
-        assert not _of(uid) and not _cgroups(JAIL) and f"/{JAIL}/" not in Path("/proc/self/mountinfo").read_text()
+        assert (
+            not processes_of(uid)
+            and not directories(JAIL, INSTALLATION)
+            and f"/{JAIL}/" not in Path("/proc/self/mountinfo").read_text()
+        )
         assert (await driver.running(), await driver.jails()) == ([BOX], [])  # the user's own is not touched
-
-
-def _of(uid: int) -> list[str]:
-    """Living processes of the id; one that is dead and not yet reaped is none."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            status = status_of(int(path.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if status["Uid"].split()[0] == str(uid) and status["State"][0] not in "ZX":
-            found.append(path.name)
-    return found
-
-
-def _cgroups(box: str) -> list[Path]:
-    return list(Path("/sys/fs/cgroup").glob(f"**/ringfence-{INSTALLATION}/{box}"))

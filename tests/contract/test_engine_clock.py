@@ -34,23 +34,24 @@ async def test_tokens_expire_and_turns_go_on(tmp_path: Path, turned_back: list[t
     async with rig(tmp_path, ("alice",)) as r:
         people = r.engine.people
         _, short = await people.token_add(OPERATOR, "default", "alice", ["user"], "", SECONDS)
-        first = await r.asked("alice", "before")
-        turned_back.append(BACK)
 
         async def connected(secret: str) -> Presence:
             people.presents(token=secret)
             return people.presence(await people.authenticate(secret))
 
         [presence] = await asyncio.gather(connected(short))  # in a task of its own, as a connection is
+        first = await r.asked("alice", "before")
+        turned_back.append(BACK)
         _, late = await people.token_add(OPERATOR, "default", "alice", ["user"], "", SECONDS)
         [later] = await asyncio.gather(connected(late))
         second = await r.asked("alice", "after")  # leases, the queue and the order of the lane
         assert (first.state.value, second.state.value) == ("completed", "completed")
         cursors = [e["cursor"] for e in await r.engine.threads.events(r.actors["alice"], "default", "t", 0, 1000)]
         assert cursors == list(range(1, len(cursors) + 1))  # F26: gapless, in the order in which it happened
-        for open_one in (presence, later):  # connections that were open end as well
-            await open_one.over()
-            open_one.close()
+        async with asyncio.timeout(30):
+            for open_one in (presence, later):  # connections that were open end as well
+                await open_one.over()
+                open_one.close()
         for secret in (short, late):
             with pytest.raises(Unauthenticated, match="expired"):
                 await asyncio.gather(connected(secret))

@@ -3,6 +3,7 @@ back; where the host bounds it, nothing is walked."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from ringfence.host.engine import disk
+from ringfence.host.engine import files as disk_of_files
 from ringfence.host.kernel.boxes import DiskUse
-from ringfence.host.kernel.errors import DiskFull
+from ringfence.host.kernel.errors import Conflict, DiskFull
 from ringfence.host.kernel.ports import Sight
 from tests.support.engine_rig import CONFIG, OPERATOR, Rig, eventually, rig
+from tests.support.fake_driver import FolderFiles
 
 LIMIT = 32 << 20
 SMALL: dict[str, Any] = {"limits": replace(CONFIG.limits, disk=LIMIT), "disk_seconds": 0.05}
@@ -60,6 +64,74 @@ async def test_a_file_that_does_not_fit_is_refused_with_limit_and_use_and_nothin
         assert full.value.details["used_bytes"] >= LIMIT
 
 
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that a walk of alice's tree takes; who looks waits 0.05 s, who decides 0.4."""
+    seconds = [60.0]
+    usage = FolderFiles.usage
+
+    async def late(files: FolderFiles) -> tuple[int, int]:
+        if (files._folder / "many").exists():
+            await asyncio.sleep(seconds[0])
+        return await usage(files)
+
+    monkeypatch.setattr(FolderFiles, "usage", late)
+    monkeypatch.setattr(disk, "USAGE_SECONDS", 0.05)
+    monkeypatch.setattr(disk, "WATCH_SECONDS", 0.4)
+    monkeypatch.setattr(disk_of_files, "WATCH_SECONDS", 0.4)
+    return seconds
+
+
+async def test_a_tree_that_nobody_can_measure_is_stopped_and_one_that_takes_long_is_not(
+    tmp_path: Path, slow: list[float]
+) -> None:
+    async with rig(tmp_path, **SMALL) as r:
+        slow[0] = 0.1  # control: longer than who looks waits
+        for name in ("alice", "bob"):
+            await r.exec(name, "true")
+        (r.box("alice").folder / "many").touch()
+        await asyncio.sleep(0.6)
+        assert r.box("alice").running
+        slow[0] = 60.0
+        await eventually(lambda: not r.box("alice").running, "the stop")
+        shown = await r.engine.boxes.show(OPERATOR, "default", "alice")
+        assert (shown.observed, shown.disk_bytes) == ("stopped", -1)
+        assert r.box("bob").running  # control: a walk that waits holds up nobody else's
+        told = next(row for row in await r.store.audit.last(100) if row["action"] == "box.disk_full")
+        assert told["details"]["used_bytes"] == -1 and told["details"]["limit_bytes"] == LIMIT
+
+
+async def test_walks_that_are_refused_stop_a_box_only_when_that_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[float] = []
+
+    async def busy(_: FolderFiles) -> tuple[int, int]:
+        refused.append(asyncio.get_running_loop().time())
+        raise Conflict("too many file transfers at once")
+
+    async with rig(tmp_path, ("alice",), **SMALL) as r:
+        monkeypatch.setattr(disk, "WATCH_SECONDS", 0.4)
+        monkeypatch.setattr(FolderFiles, "usage", busy)
+        await r.exec("alice", "true")
+        await eventually(lambda: len(refused) > 2 or not r.box("alice").running, "refusals")
+        assert r.box("alice").running
+        await eventually(lambda: not r.box("alice").running, "the stop")
+        assert refused[-1] - refused[0] >= 0.3
+
+
+async def test_files_come_into_a_large_tree_and_into_none_that_nobody_can_measure(
+    tmp_path: Path, slow: list[float]
+) -> None:
+    async with rig(tmp_path, **SMALL | {"disk_seconds": 60.0}) as r:
+        alice = r.actors["alice"]
+        await r.engine.files.put(alice, "default", "alice", b"many", pieces(0), 0o600)
+        with pytest.raises(DiskFull, match="nobody could tell"):
+            await r.engine.files.put(alice, "default", "alice", b"f", pieces(1), 0o600)
+        slow[0] = 0.1
+        await r.engine.files.put(alice, "default", "alice", b"f", pieces(1), 0o600)
+
+
 async def test_what_the_host_bounds_is_neither_walked_nor_stopped(tmp_path: Path) -> None:
     async with rig(tmp_path, **SMALL) as r:
         look = r.driver.observe
@@ -74,8 +146,10 @@ async def test_what_the_host_bounds_is_neither_walked_nor_stopped(tmp_path: Path
         await r.exec("alice", "true")
         fill(r, LIMIT + 8192)
         await eventually(lambda: looks > 0, "a look")
+        await asyncio.sleep(0.3)  # six looks
         before = looks
+        assert before == 1
         shown = await r.engine.boxes.show(OPERATOR, "default", "alice")
         assert (shown.disk_bytes, shown.disk_full, shown.inodes, shown.inode_limit) == (LIMIT, True, 3, 100)
         assert "no-disk-quota" not in shown.weak and r.box("alice").running
-        assert looks == before + 1  # the watch looked once and never again
+        assert looks == before + 1  # by show: the watch looked once and never again

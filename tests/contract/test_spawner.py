@@ -47,8 +47,9 @@ def processes_of(uid: int) -> list[str]:
     return [line for line in lines if not line.startswith("Z")]
 
 
-def directories(box: str) -> list[Path]:
-    return list(Path("/sys/fs/cgroup").glob(f"**/ringfence-{INSTALLATION}/{box}"))
+def directories(box: str, installation: str = INSTALLATION) -> list[Path]:
+    """Cgroups of the box."""
+    return list(Path("/sys/fs/cgroup").glob(f"**/ringfence-{installation}/{box}"))
 
 
 def test_the_host_sees_a_box_without_rights(rig: Rig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ringfence.spawner import protocol
-from tests.support import disk_rig
+from tests.support import disk_rig, spawner_rig
 from tests.support.disk_rig import BOX, MIB, SMALL, devices_of, mounts_below, nothing_left, observed
 from tests.support.spawner_rig import Refusal, Rig
 
@@ -54,20 +53,13 @@ def test_after_a_boot_it_is_mounted_again_and_tmp_is_emptied(rig: Rig) -> None:
     rig.start_box(BOX, SMALL)
     rig.shell(BOX, "echo kept > /workspace/kept; echo old > /tmp/old")
     rig.kill()
-    pid = observed_pid(rig)
-    os.kill(pid, 9)
-    while Path(f"/proc/{pid}").exists():
-        time.sleep(0.01)
+    disk_rig.kill_outright(disk_rig.pid_of(rig))
     boot(rig)
     assert observed(rig)["disk_by"] == "image" and observed(rig)["disk_used"] == -1  # looking mounts nothing
     assert mounts_below(rig.home) == []
     rig.start_box(BOX, SMALL)
     assert rig.shell(BOX, "cat /workspace/kept; ls /tmp")["out"] == "kept\n"
     assert observed(rig)["disk_used"] >= 0
-
-
-def observed_pid(rig: Rig) -> int:
-    return int(json.loads((rig.home / "boxes" / BOX / "live.json").read_text())["identity"]["pid"])
 
 
 def test_files_are_served_from_it_without_a_start(rig: Rig) -> None:
@@ -105,14 +97,89 @@ def test_a_mount_whose_box_is_gone_is_let_go_at_the_next_start(rig: Rig) -> None
     assert nothing_left(rig.home)
 
 
-def test_no_room_on_the_volume_is_said_and_nothing_is_left(rig: Rig) -> None:
-    """The reserve is kept: no new box, while those that are there go on."""
+def test_what_an_image_may_still_grow_by_is_promised(rig: Rig) -> None:
     greeting = rig.ask(protocol.Greet(protocol.VERSION))
     assert greeting["disk"] == "image" and greeting["disk_free"] > greeting["disk_reserve"] > 0
     before = greeting["disk_promised"]
     rig.provision(BOX, limits=SMALL)
     after = rig.ask(protocol.Greet(protocol.VERSION))["disk_promised"]
     assert SMALL.disk * 0.8 < after - before <= SMALL.disk
+
+
+def test_no_room_on_the_volume_is_said_and_nothing_is_left() -> None:
+    """The reserve is kept: no new box, while those that are there go on. Control: with room it is made."""
+    rig = spawner_rig.make(overrides={"disk": "image"})
+    boxes = rig.home / "boxes"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=0711", "none", boxes], check=True)
+    try:
+        rig.start()
+        rig.provision(BOX, limits=SMALL)
+        rig.start_box(BOX, SMALL)
+        filler = boxes / "filler"
+        filler.write_bytes(bytes(os.statvfs(boxes).f_bavail * os.statvfs(boxes).f_frsize - 12 * MIB))
+        before = sorted(mounts_below(rig.home)), devices_of(rig.home)
+        with pytest.raises(Refusal, match="12 MiB are kept back") as caught:
+            rig.provision(OTHER, limits=SMALL)
+        assert caught.value.code == "no_space" and "df -h" in caught.value.remedy
+        assert not {"tree", "disk.img", ".disk.img.new", "disk.json"} & set(os.listdir(boxes / OTHER))
+        assert (sorted(mounts_below(rig.home)), devices_of(rig.home)) == before
+        assert rig.shell(BOX, "echo on > /workspace/on; cat /workspace/on")["out"] == "on\n"
+        filler.unlink()
+        rig.provision(OTHER, limits=SMALL)
+        assert observed(rig, OTHER)["disk_by"] == "image"
+        for box in (BOX, OTHER):
+            rig.ask(protocol.Remove(box))
+        rig.stop()
+        assert os.listdir(boxes) == []
+    finally:
+        rig.stop()
+        subprocess.run(["umount", boxes], check=True)
+    assert nothing_left(rig.home)
+    rig.discard()
+
+
+def stop_its_writes(rig: Rig, how: str) -> None:
+    """`error`: as ext4 does it, which since Linux 6.12 no flag of the mount shows; `flag`: as it was shown before."""
+    place, device = mounts_below(rig.home)[0], devices_of(rig.home)[0]
+    if how == "flag":
+        subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+    else:
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1")
+    with pytest.raises(OSError, match="Read-only"):  # it bites
+        (Path(place) / "workspace" / "more").write_text("more")
+
+
+@pytest.mark.parametrize("how", ["error", "flag"])
+def test_a_disk_that_turned_read_only_is_said_and_is_mounted_anew(rig: Rig, how: str) -> None:
+    """Stopping empties /tmp, for which it must be writable again."""
+    rig.provision(BOX, limits=SMALL)
+    rig.start_box(BOX, SMALL)
+    rig.shell(BOX, "echo kept > /workspace/kept; sync; echo old > /tmp/old")
+    assert observed(rig)["disk_problem"] == ""
+    stop_its_writes(rig, how)
+    assert "read-only" in observed(rig)["disk_problem"]
+    rig.ask(protocol.Stop(BOX))
+    assert observed(rig)["disk_problem"] == "" and not (rig.home / "boxes" / BOX / "live.json").exists()
+    stop_its_writes(rig, how)
+    rig.start_box(BOX, SMALL)
+    said = rig.shell(BOX, "cat /workspace/kept; ls /tmp; echo more > /workspace/more; cat /workspace/more")
+    assert said["out"] == "kept\nmore\n"
+    assert len(mounts_below(rig.home)) == len(devices_of(rig.home)) == 1
+
+
+def test_one_that_somebody_holds_is_stopped_and_starts_once_it_is_let_go(rig: Rig) -> None:
+    rig.provision(BOX, limits=SMALL)
+    rig.start_box(BOX, SMALL)
+    rig.shell(BOX, "echo old > /tmp/old; sync")  # what is not on the disk yet, the error takes
+    held = os.open(rig.home / "boxes" / BOX / "tree", os.O_RDONLY | os.O_DIRECTORY)
+    stop_its_writes(rig, "error")
+    rig.ask(protocol.Stop(BOX))
+    with pytest.raises(Refusal, match="in use"):
+        rig.start_box(BOX, SMALL)
+    assert len(mounts_below(rig.home)) == len(devices_of(rig.home)) == 1
+    os.close(held)
+    rig.start_box(BOX, SMALL)
+    assert rig.shell(BOX, "ls /tmp; echo more > /workspace/more; cat /workspace/more")["out"] == "more\n"
 
 
 def test_a_box_of_the_default_size_costs_the_volume_little(rig: Rig) -> None:

@@ -3,10 +3,8 @@ left of one that cannot be used."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -181,11 +179,9 @@ def test_a_tmp_that_could_not_be_emptied_is_before_the_next_start(rig: Rig) -> N
     rig.start_box(BOX, SMALL)
     rig.shell(BOX, "echo old > /tmp/old")
     live = rig.home / "boxes" / BOX / "live.json"
-    pid = int(json.loads(live.read_text())["identity"]["pid"])
+    pid = disk_rig.pid_of(rig)
     rig.stop()
-    os.kill(pid, 9)
-    while Path(f"/proc/{pid}").exists():
-        time.sleep(0.01)
+    disk_rig.kill_outright(pid)
     subprocess.run(["umount", mounts_below(rig.home)[0]], check=True)
     assert nothing_left(rig.home)
     with image_of(rig).open("r+b") as image:

@@ -35,18 +35,22 @@ class State:
     def __init__(self, home: Path, settings: config.Config) -> None:
         self.home, self.settings = home, settings
         self.boxes = home / "boxes"
+        self._state = paths.open_state(str(home))
 
     def parts(self) -> tuple[Registry, Disks]:
-        state = paths.open_state(str(self.home))
-        host = cast(Host, SimpleNamespace(state=state, disk="image"))
-        return Registry(self.settings, state), Disks(host, Children())
+        host = cast(Host, SimpleNamespace(state=self._state, disk="image"))
+        return Registry(self.settings, self._state), Disks(host, Children())
+
+    def close(self) -> None:
+        for fd in (self._state.home, self._state.boxes, self._state.spawner):
+            os.close(fd)
 
     def provision(self) -> None:
         registry, disks = self.parts()
         disks.tidy(registry)
         entry, _ = registry.record(BOX, "probe")
         tasks.run(disks.prepare(entry, SMALL))
-        registry.provision(BOX, "probe")
+        registry.furnish(entry)
 
     def remove(self) -> None:
         registry, disks = self.parts()
@@ -63,7 +67,11 @@ class State:
 @pytest.fixture
 def state() -> Iterator[State]:
     rig = make()
-    yield State(rig.home, config.load(str(rig.config)))
+    made = State(rig.home, config.load(str(rig.config)))
+    try:
+        yield made
+    finally:
+        made.close()
     assert nothing_left(rig.home)
     rig.discard()
 

@@ -76,16 +76,16 @@ async def test_what_is_out_of_bounds_is_the_loops_error_and_reaches_nobody(
 # --- floods ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("events", "waits"), [(1000, False), (20, True)])
+@pytest.mark.parametrize(("events", "waits"), [(1000, False), (5, True)])
 async def test_the_rate_of_events_is_the_settings(events: int, waits: bool) -> None:
     async with rig(events=events) as r:
         _link, guest = await r.attach(runs={"run_a": "tok"})
-        frames = [wrap_run("run_a", encode({"id": n, "m": "run.event", "p": EVENT})) for n in range(1, 61)]
+        frames = [wrap_run("run_a", encode({"id": n, "m": "run.event", "p": EVENT})) for n in range(1, 31)]
         began = time.monotonic()
         await guest.send(b"".join(frames))
         for _ in frames:
             await guest.loop_hears()
-        assert (time.monotonic() - began >= 0.8) is waits  # 60 in bursts of 40 at 20 a second
+        assert (time.monotonic() - began >= 3.5) is waits  # 30, of which 10 are a burst and 20 come at 5 a second: 4 s
 
 
 async def test_g14_a_flood_of_events_is_slowed_and_the_other_runs_are_served() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ringfence.bench.throwaway import COMMAND, state_base
-from ringfence.prove import building, copied
+from ringfence.prove import building, copied, remains
 from ringfence.prove.copied import Patch
 from ringfence.prove.registry import chosen, rows
 from ringfence.prove.suite import prove
@@ -131,8 +131,10 @@ def test_what_a_killed_one_left_is_taken_away_by_the_next() -> None:
     process.kill()
     finish(process)
     assert folder.exists()
+    assert remains.cgroups(installation)  # control
     deadline = time.monotonic() + 60
     while folder.exists() and time.monotonic() < deadline:
         building.sweep()
+        time.sleep(0.2)
     assert not folder.exists()
-    assert list(Path("/sys/fs/cgroup").glob(f"*/ringfence-{installation}")) == []
+    assert remains.cgroups(installation) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import tempfile
@@ -46,6 +47,20 @@ def nothing_left(home: Path) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def kill_outright(pid: int) -> None:
+    """SIGKILL, until /proc knows it no more: 10 s at most."""
+    os.kill(pid, 9)
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"process {pid} stays"
+        time.sleep(0.01)
+
+
+def pid_of(rig: Rig, box: str = BOX) -> int:
+    """Of the box's PID 1, on the host."""
+    return int(json.loads((rig.home / "boxes" / box / "live.json").read_text())["identity"]["pid"])
 
 
 def observed(rig: Rig, box: str = BOX) -> dict[str, Any]:

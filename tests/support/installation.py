@@ -48,12 +48,13 @@ def until_file(name: str) -> str:
 
 
 def of_uid(uid: int) -> dict[int, str]:
-    """pid -> /proc/PID/status of every process of a host id."""
+    """pid -> /proc/PID/status of every process of a host id that has not ended. One that has, and that the host's PID 1
+    must still wait for, is nobody's to end."""
     found = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
             text = status.read_text()
-            if f"\nUid:\t{uid}\t" in text:
+            if f"\nUid:\t{uid}\t" in text and "\nState:\tZ" not in text:
                 found[int(status.parent.name)] = text
     return found
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ringfence.client.errors import Invalid
 
 MODES = ("queue", "steer", "reject")
+DRIVERS = ("bubblewrap",)
 KINDS = ("person", "agent", "project")
 SCOPES = ("user", "read", "operator")
 MESSAGE_BYTES = 256 << 10
@@ -28,6 +29,10 @@ def one_of(option: str, given: str, allowed: Sequence[str]) -> str:
         remedy = " or ".join(f"{option} {each}" for each in allowed)
         raise Invalid("usage", f"{option} {given!r} is none of {', '.join(allowed)}", remedy)
     return given
+
+
+def driver(given: str | None) -> str | None:
+    return None if given is None else one_of("--driver", given, DRIVERS)
 
 
 def message(text: str) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ringfence.cli import say_it
-
-DRIVERS = ("bubblewrap",)
+from ringfence.cli import checks, say_it
 
 
 def check(driver: str, json: bool) -> int:
@@ -14,8 +12,7 @@ def check(driver: str, json: bool) -> int:
     from ringfence.bench.throwaway import CommandFailed
     from ringfence.prove import driver_check
 
-    if driver not in DRIVERS:
-        return say_it.error("invalid", f"no driver {driver!r}", "--driver " + ", ".join(DRIVERS), {}, json, 2)
+    checks.driver(driver)
     try:
         report = driver_check.check(driver)
     except CommandFailed as error:

@@ -66,7 +66,7 @@ def doctor(json: bool = False, driver: str | None = None) -> None:
         raise SystemExit(check(driver, json))
     from ringfence.host.install import commands
 
-    answer = commands.run_doctor(_environment(), driver, as_json=json)
+    answer = commands.run_doctor(_environment(), as_json=json)
     _end(answer.code, answer.out, answer.err)
 
 

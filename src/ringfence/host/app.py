@@ -99,7 +99,9 @@ def _log_to_stderr() -> None:
 
 def _closed_to_debuggers() -> None:
     """Nobody of the same account reads our memory, and no core of it is written. Before the first secret is read."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # 1 is less than a page. For 0 the kernel would run a handler behind a pipe (core(5)); where 0 was given, it stays.
+    most = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise Failed(f"prctl(PR_SET_DUMPABLE): {os.strerror(ctypes.get_errno())}")
@@ -128,6 +130,7 @@ def config_of(settings: Settings) -> Config:
         accepted=settings.accept,
         open=settings.open,
         gate=settings.gate,
+        gate_remedy=settings.gate_remedy,
         max_runs=settings.max_runs,
         soft_seconds=float(settings.run_soft_seconds),
         hard_seconds=float(settings.run_hard_seconds),
@@ -180,7 +183,7 @@ async def pass_gate(store: Store, settings: Settings) -> None:
     that are not proven."""
     tenants = len(await store.tenants.all())
     if settings.gate and tenants > 1:
-        raise Unavailable(f"{tenants} tenants need proven walls: {settings.gate}", remedy="ringfence prove")
+        raise Unavailable(f"{tenants} tenants need proven walls: {settings.gate}", remedy=settings.gate_remedy)
     if settings.open:
         details = {"ids": list(settings.open), "reason": settings.accept_reason, "by": settings.accepted_by}
         await store.audit.record(None, "serve.accepted", "host", details)

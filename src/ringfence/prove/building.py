@@ -24,6 +24,7 @@ from ringfence.bench.throwaway import CommandFailed, Installation, state_base
 from ringfence.client.sync import SyncClient
 from ringfence.host.install import accounts
 from ringfence.prove import copied, planted, remains
+from ringfence.prove.outside import lives
 from ringfence.prove.stage import ATTACKER, FLAG, VICTIM, Canaries, Stage
 
 PREFIX = "ringfence-prove-"
@@ -37,7 +38,6 @@ SETTINGS = '[limits]\ndisk = "128MiB"\n'  # small enough to be filled in a secon
 def stage(
     left: list[str],
     *,
-    disposable_host: bool = False,
     patches: Mapping[str, copied.Patch] = copied.HOSTILE,
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[Stage]:
@@ -54,7 +54,6 @@ def stage(
         with contextlib.closing(_staged(root, made, facts)) as ready:
             ready.key = key
             ready.left = left
-            ready.disposable_host = disposable_host
             yield ready
     finally:
         with _undisturbed():
@@ -87,8 +86,6 @@ def _staged(root: Path, made: Installation, facts: dict[str, object]) -> Stage:
     for user in (VICTIM, ATTACKER):
         ready.user(user)
     ready.exec(VICTIM, ["sh", "-c", f"umask 022; cat > ~/{FLAG}"], canaries.flag.encode())
-    ready.acting(VICTIM).add_thread("diary")
-    ready.acting(VICTIM).add_token(VICTIM)
     return ready
 
 
@@ -205,18 +202,11 @@ def _end_server(home: Path) -> None:
             return
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)
         until = time.monotonic() + END_SECONDS
-        while time.monotonic() < until and _runs(pid):
+        while time.monotonic() < until and lives(pid):
             time.sleep(0.05)
-        if _runs(pid):
+        if lives(pid):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except OSError:
         return
     finally:
         os.close(pidfd)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False

@@ -116,7 +116,6 @@ class Hostile:
             "mkdir": path.mkdir,
             "link": lambda: path.symlink_to(order["target"]),
             "rename": lambda: path.rename(order["target"]),
-            "chmod": lambda: path.chmod(0o777),
         }
         try:
             ways[order["how"]]()
@@ -126,7 +125,7 @@ class Hostile:
 
     def run(self, order: dict[str, Any]) -> dict[str, Any]:
         done = subprocess.run(order["argv"], capture_output=True, timeout=SECONDS, text=True)
-        return {"code": done.returncode, "err": done.stderr[-500:], "out": done.stdout[-500:]}
+        return {"code": done.returncode, "err": done.stderr[-500:]}
 
 
 def _frame(wire: socket.socket) -> bytes:

@@ -7,11 +7,9 @@ guest's word for what the server did to others.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any
 
 from ringfence.bench.throwaway import Installation
@@ -19,6 +17,7 @@ from ringfence.client.errors import ApiError
 from ringfence.client.sync import SyncClient
 from ringfence.prove import apart
 from ringfence.prove.attacks.trying import DONE
+from ringfence.prove.outside import resident_mib
 from ringfence.prove.row import Tries
 from ringfence.prove.stage import Stage
 
@@ -26,7 +25,7 @@ PLAY = "hostile guest"
 FRAME_SECONDS = 10.0  # host/broker/bounds.py
 PATIENCE = 60.0
 GROWTH_MIB = 64  # of the server while all rows play: a million frames are 50 MB, kept nowhere
-ANSWER_SECONDS = 1.0
+ANSWER_SECONDS = 5.0  # a million frames were taken meanwhile, on a host that others use too
 
 Wires = Mapping[str, Mapping[str, dict[str, Any]]]
 Asks = list[list[dict[str, Any]]]
@@ -53,7 +52,7 @@ class Play:
         self._slowest = 0.0
 
     def all(self, wires: Wires, loops: Loops, g09: Callable[[str], list[dict[str, Any]]]) -> dict[str, Tries]:
-        before = self._resident()
+        before = resident_mib(self._made)
         for row_id, variants in wires.items():
             plan = {"wires": [[{"label": label, **act}] for label, act in variants.items()]}
             self._user(row_id, plan)
@@ -114,13 +113,6 @@ class Play:
         self._client.health()
         self._slowest = max(self._slowest, time.monotonic() - begun)
 
-    def _resident(self) -> int:
-        """MiB."""
-        while True:
-            with suppress(FileNotFoundError):  # another child of the spawner's ended while it was looked at
-                text = Path(f"/proc/{self._made.kernel_pid()}/statm").read_text()
-                return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
-
     def _kept_reply(self, tries: Tries) -> Tries:
         """G13: what members read is what the run said while it lived."""
         with closing(SyncClient(socket=self._made.socket, act_as="g13")) as acting:
@@ -149,11 +141,12 @@ class Play:
         """After all of it: the same process, not grown, and another box is served."""
         self._user("quiet", {})
         served = "served" if self._exec("quiet") == "0" else f"{DONE} not served"
-        grown = self._resident() - before
+        grown = resident_mib(self._made) - before
         memory = f"grew by {grown} MiB" if grown <= GROWTH_MIB else f"{DONE} grew by {grown} MiB"
         quick = self._slowest <= ANSWER_SECONDS
         answer = f"within {self._slowest * 1e3:.0f} ms" if quick else f"{DONE} took {self._slowest:.1f} s"
-        after = {"another box": served, "memory": memory, "answers": answer}
+        told["G14"] = Tries({**told["G14"].outcomes, "answers": answer})
+        after = {"another box": served, "memory": memory}
         return {
             name: tries if name.endswith(" control") else Tries({**tries.outcomes, **after})
             for name, tries in told.items()

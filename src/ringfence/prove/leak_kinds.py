@@ -10,10 +10,10 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ringfence.prove.attacks.secrets import MIXED, TOLD
 from ringfence.prove.stage import VICTIM, Stage
 
 OWNER = "lena"  # the user whose tokens are looked for
-MIXED = 0x5A  # how a hostile loop tells its token without writing it down (attacks/secrets.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def _operator_token(stage: Stage) -> bytes:
 
 
 def _run_token(stage: Stage) -> bytes:
-    mixed = bytes.fromhex(str(stage.shell(stage.user(OWNER), "cat /tmp/.mixed")["stdout"]).strip())
+    mixed = bytes.fromhex(str(stage.shell(stage.user(OWNER), f"cat {TOLD}")["stdout"]).strip())
     return bytes(each ^ MIXED for each in mixed)
 
 

@@ -6,11 +6,13 @@ prove's own by their controls.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ringfence.bench.throwaway import Installation
 from ringfence.prove.attacks.trying import DONE
 from ringfence.prove.row import NotHere, Tries
 
@@ -28,6 +30,22 @@ BOX_SCORE, COMMAND_SCORE = 100, 200  # OOM: before what is not a box's; commands
 SECCOMP_FILTER = "2"  # of `Seccomp:` in /proc/PID/status, proc(5)
 
 
+def lives(pid: int) -> bool:
+    """Not ended, nor ended and not yet waited for."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def resident_mib(server: Installation) -> int:
+    """Of the server's own process (/proc/PID/statm counts pages)."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # another child of the spawner's ended while it was looked at
+            text = Path(f"/proc/{server.kernel_pid()}/statm").read_text()
+            return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
 def status(pid: int) -> dict[str, str]:
     """Fields of /proc/PID/status; empty when the process has ended meanwhile."""
     try:
@@ -42,13 +60,17 @@ def inner(pids: Sequence[int]) -> list[int]:
     return [pid for pid in pids if len(status(pid).get("NSpid", "").split()) > 1]
 
 
+def first(pids: Sequence[int]) -> int:
+    """The box's PID 1. NotHere: there is none."""
+    for pid in inner(pids):
+        if status(pid).get("NSpid", "").split()[-1:] == ["1"]:
+            return pid
+    raise NotHere("no first process of the box was there to look at")
+
+
 def outer(pids: Sequence[int]) -> int:
     """Bubblewrap's own process, which waits for PID 1. NotHere: there is no PID 1."""
-    for pid in inner(pids):
-        fields = status(pid)
-        if fields.get("NSpid", "").split()[-1:] == ["1"]:
-            return int(fields["PPid"])
-    raise NotHere("no first process of the box was there to look at")
+    return int(status(first(pids)).get("PPid", "0"))
 
 
 def judged(pids: Sequence[int], lacks: Callable[[int], str | None]) -> Tries:
@@ -113,16 +135,16 @@ def _inodes(pid: int) -> set[str]:
     return found
 
 
-def cgroup(pids: Sequence[int], box: str) -> Tries:
-    """In each hierarchy that has the box's directory the process is in a leaf of it, and in one at least."""
+def cgroup(pids: Sequence[int], box: str, count: int) -> Tries:
+    """The process is in a leaf of the box's directory in each of the `count` hierarchies that have one."""
 
     def lacks(pid: int) -> str | None:
         try:
             lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         except OSError:
             return None
-        inside = [line for line in lines if f"/{box}/main" in line or f"/{box}/cmds" in line]
-        return "" if inside else "in no leaf of the box"
+        inside = sum(f"/{box}/main" in line or f"/{box}/cmds" in line for line in lines)
+        return "" if inside >= count else f"in a leaf of the box in {inside} of {count} hierarchies"
 
     return judged(pids, lacks)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ringfence.prove.attacks.trying import DONE
-from ringfence.prove.remains import CGROUPS
+from ringfence.prove.remains import cgroups
 from ringfence.prove.row import NotHere, Tries
 
 MEMORY = ("memory.max", "memory.limit_in_bytes")  # v2, v1
@@ -20,8 +20,7 @@ NO_CGROUP = "this host gives the server no cgroup"
 
 def parents(installation: str) -> list[Path]:
     """The installation's directory in each hierarchy. NotHere: it has none."""
-    name = f"ringfence-{installation}"
-    found = [path for pattern in (name, f"*/{name}") for path in CGROUPS.glob(pattern)]
+    found = cgroups(installation)
     if not found:
         raise NotHere(NO_CGROUP)
     return found

@@ -38,7 +38,7 @@ def find(facts: Facts, root: Path) -> list[str]:
 
 def _find(facts: Facts, root: Path) -> list[str]:
     left = [f"process {pid}" for pid in (running_under(facts.ids) if facts.ids != (0, 0) else [])]
-    left += [f"cgroup {path}" for path in _cgroups(facts.installation)]
+    left += [f"cgroup {path}" for path in cgroups(facts.installation)]
     left += [f"mount {line}" for line in _lines("/proc/self/mountinfo") if str(root) in line]
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         left += [f"loop device {backing.parts[3]}" for line in _lines(str(backing)) if str(root) in line]
@@ -47,11 +47,13 @@ def _find(facts: Facts, root: Path) -> list[str]:
     return left + ([f"folder {root}"] if root.exists() else [])
 
 
-def _cgroups(installation: str) -> list[Path]:
+def cgroups(installation: str, below: str = "", at: Path = CGROUPS) -> list[Path]:
+    """The installation's directory, or what is `below` it, wherever it is: under v2 (`at` itself), and in each hierarchy of
+    v1. Without the doubles that links make (cpu -> cpu,cpuacct)."""
     if not installation:
         return []
-    name = f"ringfence-{installation}"
-    return [path for pattern in (name, f"*/{name}") for path in CGROUPS.glob(pattern)]
+    name = f"ringfence-{installation}/{below}".rstrip("/")
+    return sorted({path.resolve() for pattern in (name, f"*/{name}") for path in at.glob(pattern)})
 
 
 def _key_owners() -> list[int]:
@@ -84,7 +86,7 @@ def _kill(facts: Facts) -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
-    for top in _cgroups(facts.installation):
+    for top in cgroups(facts.installation):
         for path in sorted([top, *(p for p in top.rglob("*") if p.is_dir())], reverse=True):
             with contextlib.suppress(OSError):
                 path.rmdir()

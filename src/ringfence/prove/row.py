@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ringfence.prove.stage import Stage
 
 Status = Literal["held", "open", "not_applicable"]
-ControlKind = Literal["ran", "by_build", "none"]
+ControlKind = Literal["ran", "none"]  # and `by_build`, for one that would harm the host: none does yet
 RUNNERS = {"s": "shell", "k": "skill jail", "e": "hostile loop", "h": "host"}
 
 
@@ -57,22 +57,12 @@ class Control:
 
     kind: ControlKind
     how: Callable[[Stage], Tries] | None = None  # of `ran`
-    shown_by: str = ""  # of `by_build`: the test that removes the wall; of `none`: why there is none
+    shown_by: str = ""  # of `none`: why there is none
     impossible: str = ""  # why the host itself may make the attempt impossible; then a control that fails is no hole
-    dangerous: bool = False  # `ran` with --disposable-host, else `by_build`
 
 
 def ran(how: Callable[[Stage], Tries], impossible: str = "") -> Control:
     return Control("ran", how, impossible=impossible)
-
-
-def dangerous(how: Callable[[Stage], Tries], shown_by: str) -> Control:
-    """Runs only on a host that may be lost; elsewhere the named test of the build stands for it."""
-    return Control("ran", how, shown_by, dangerous=True)
-
-
-def by_build(test: str) -> Control:
-    return Control("by_build", shown_by=test)
 
 
 def no_control(why: str) -> Control:

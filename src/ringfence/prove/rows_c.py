@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ringfence.prove import filter_table, outside, planted
+from ringfence.prove import filter_table, outside, outside_limits, planted
 from ringfence.prove.copied import JAIL
 from ringfence.prove.row import Control, NotHere, Row, Tries, absent, program, ran
 from ringfence.prove.stage import ATTACKER, JAIL_SIZE, VICTIM, Stage
@@ -76,15 +76,10 @@ def _root_only(judge: Callable[[int], Tries]) -> Control:
     return ran(how)
 
 
-def _not_unified(stage: Stage, pids: list[int]) -> Tries:
-    if "no-cgroup" in str(stage.box(ATTACKER).get("limits", "")) or not _has_cgroup(stage):
-        raise NotHere("this host gives the server no cgroup")
-    return outside.cgroup(pids, str(stage.box(ATTACKER)["box"]))
-
-
-def _has_cgroup(stage: Stage) -> bool:
-    name = f"ringfence-{stage.installation}"
-    return any(Path("/sys/fs/cgroup").glob(name)) or any(Path("/sys/fs/cgroup").glob(f"*/{name}"))
+def _in_leaves(stage: Stage, pids: list[int]) -> Tries:
+    """C24."""
+    count = len(outside_limits.parents(stage.installation))
+    return outside.cgroup(pids, str(stage.box(ATTACKER)["box"]), count)
 
 
 ROWS: tuple[Row, ...] = (
@@ -216,8 +211,8 @@ ROWS: tuple[Row, ...] = (
         "C24",
         "its cgroup",
         "every process is in a leaf of the box's cgroup",
-        _not_unified,
-        ran(lambda stage: outside.ordinary(lambda pid: outside.cgroup([pid], str(stage.box(ATTACKER)["box"])))),
+        _in_leaves,
+        ran(lambda stage: outside.ordinary(lambda pid: _in_leaves(stage, [pid]))),
     ),
     _outside(
         "C25",

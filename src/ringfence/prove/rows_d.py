@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ringfence.prove import outside
 from ringfence.prove.attacks.trying import DONE
 from ringfence.prove.row import Control, NotHere, Row, Tries, program, ran
 from ringfence.prove.stage import ATTACKER, VICTIM, Stage
@@ -103,19 +104,11 @@ def _descriptors(pid: int) -> int:
 
 def _pushed(stage: Stage, _runner: str) -> Tries:
     """The box's PID 1 and the server's kernel before and after a loop has pushed 200 descriptors at a time."""
-    watched = {"PID 1": _pid_1(stage), "the server": stage.made.kernel_pid()}
+    watched = {"PID 1": outside.first(stage.processes(ATTACKER)), "the server": stage.made.kernel_pid()}
     before = {name: _descriptors(pid) for name, pid in watched.items()}
     stage.attack("e", ATTACKER, "sockets", "pushing")
     gained = {name: _descriptors(pid) - before[name] for name, pid in watched.items()}
     return Tries({name: f"{DONE} {n} installed" if n >= 100 else "none installed" for name, n in gained.items()})
-
-
-def _pid_1(stage: Stage) -> int:
-    for pid in stage.processes(ATTACKER):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        if any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in lines):
-            return pid
-    raise NotHere("the box's PID 1 cannot be told")
 
 
 def _unfiltered(name: str, impossible: str = "") -> Control:

@@ -13,7 +13,8 @@ STAYS = "nothing of the victim's comes out"
 
 
 def _row(drills: Drills, name: str, attempt: str, wall: str) -> Row:
-    def attack(_stage: Stage, _runner: str) -> Tries:
+    def attack(stage: Stage, _runner: str) -> Tries:
+        drills.left = stage.left
         return drills.walled(name)
 
     def control(_stage: Stage) -> Tries:

@@ -5,7 +5,6 @@ The limits of one user are set low, so that each attempt is short; what is not r
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -143,10 +142,10 @@ def answer_word(slowest: float) -> str:
 
 def flood(stage: Stage, _runner: str) -> Tries:
     """E10: output without end. What is kept is bounded and counted, and the server does not grow by what is not."""
-    before = resident_mib(stage)
+    before = outside.resident_mib(stage.made)
     outcome = stage.shell(stage.user(ATTACKER), "head -c 64000000 /dev/zero | tr '\\0' x", timeout=60)
     kept, dropped = len(str(outcome.get("stdout", ""))), int(outcome.get("stdout_dropped", 0))
-    grown = resident_mib(stage) - before
+    grown = outside.resident_mib(stage.made) - before
     bounded = kept <= (300 << 10) and dropped > 60_000_000
     return Tries(
         {
@@ -157,7 +156,8 @@ def flood(stage: Stage, _runner: str) -> Tries:
 
 
 def full_disk(stage: Stage, runner: str) -> Tries:
-    """E08: bytes of the tree; its inodes are fixed when it is made, and too many for a short row. NotHere: they are counted only, and the box is stopped above."""
+    """E08: bytes of the tree; its inodes are fixed when it is made, and too many for a short row. NotHere: they are counted
+    only, and the box is stopped above."""
     if "no-disk-quota" in stage.client.status().get("weak", []):
         raise NotHere("this host bounds no tree: a box above its limit is stopped (doctor: disk)")
     user = stage.user("full")
@@ -182,21 +182,8 @@ def devour(stage: Stage, runner: str) -> Tries:
 
 def _first_process(stage: Stage, user: str) -> tuple[int, str]:
     """(host pid, start time) of its PID 1. NotHere: nobody can tell."""
-    for pid in stage.processes(user):
-        numbers = outside.status(pid).get("NSpid", "").split()
-        if len(numbers) > 1 and numbers[-1] == "1":
-            return pid, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    raise NotHere("nobody can tell its PID 1")
-
-
-def resident_mib(stage: Stage) -> int:
-    """Of the server's own process (/proc/PID/statm counts pages)."""
-    while True:
-        try:
-            text = Path(f"/proc/{stage.made.kernel_pid()}/statm").read_text()
-        except FileNotFoundError:  # another child of the spawner's ended while it was looked at
-            continue
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+    pid = outside.first(stage.processes(user))
+    return pid, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 def orphans(stage: Stage, runner: str) -> Tries:
@@ -327,7 +314,7 @@ ROWS: tuple[Row, ...] = (
         "h",
         alone=True,
     ),
-    _row("E16", "message queues without end", "EMFILE", "RLIMIT_MSGQUEUE", "queues", no_control(KERNELS_OWN), "64"),
+    _row("E16", "message queues without end", "EMFILE", "RLIMIT_MSGQUEUE", "queues", no_control(KERNELS_OWN), "32"),
     _row(
         "E17",
         "queued signals without end",

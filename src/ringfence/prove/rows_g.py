@@ -119,8 +119,8 @@ LOOPS: dict[str, list[list[dict[str, Any]]]] = {
             asked("control", "step.begin", PURE),
             asked("the same again", "step.begin", PURE),
             asked("its end", "step.end", {"n": 1, "result": {"x": 1}}),
-            asked("begun again", "step.begin", PURE),
             asked("another end", "step.end", {"n": 1, "result": {"x": 2}}),
+            asked("begun again", "step.begin", PURE),
             asked("other words", "step.begin", {**PURE, "arguments": {"a": 2}}),
         ]
     ],

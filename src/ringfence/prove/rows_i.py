@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ringfence.client.errors import ApiError
 from ringfence.prove.attacks.trying import DONE
+from ringfence.prove.outside import lives
 from ringfence.prove.row import NotHere, Row, Tries, absent, no_control, ran
 from ringfence.prove.rows_f import canary_folder
 from ringfence.prove.stage import Stage
@@ -87,7 +88,7 @@ def stay(stage: Stage, _runner: str) -> Tries:
     user = stage.user("ivy")
     stage.attack("s", user, "poison", "stay")
     stage.client.stop_box(user)
-    left = [pid for pid in stage.processes(user) if _lives(pid)]
+    left = [pid for pid in stage.processes(user) if lives(pid)]
     stage.client.start_box(user)
     found = str(stage.shell(user, "pgrep -cx sleep").get("stdout")).strip()
     return Tries(
@@ -105,13 +106,6 @@ def stays(stage: Stage) -> Tries:
     found = str(stage.shell(user, "pgrep -cx sleep").get("stdout")).strip()
     stage.client.stop_box(user)
     return Tries({"after the command": f"{DONE} {found}" if found not in ("", "0") else "none"})
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
 
 
 def same_name(stage: Stage, _runner: str) -> Tries:
@@ -163,7 +157,7 @@ def ids_come_back_unused(stage: Stage, _runner: str) -> Tries:
     stage.attack("s", user, "poison", "stay")
     running = stage.processes(user)
     stage.client.remove_user(user, purge=True)
-    left = [pid for pid in running if _lives(pid)]
+    left = [pid for pid in running if lives(pid)]
     keys = [line for line in Path("/proc/key-users").read_text().splitlines() if line.split(":")[0].strip() == str(uid)]
     files = [str(path) for path in stage.made.home.glob("boxes/*/tree/*") if _owner(path) == uid]
     return Tries(
@@ -244,7 +238,7 @@ ROWS: tuple[Row, ...] = (
         "I08",
         "the same name again after a user was removed",
         "empty, another host id",
-        "box ids are random; host ids are never used again",
+        "box ids are random; host ids of homes are never used again",
         same_name,
         ran(kept),
         "h",

@@ -13,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ringfence.prove.attacks.secrets import TOLD
 from ringfence.prove.attacks.trying import DONE
 from ringfence.prove.leak_kinds import KINDS, OF_OTHERS, OWNER, Needle, found, needles
 from ringfence.prove.row import NotHere, Row, Tries, ran
 from ringfence.prove.stage import PYTHON, VICTIM, Stage
 
-HOLD_SECONDS = 25.0  # the loop whose token is looked for lives that long; what is scanned meanwhile takes a few
+HOLD_SECONDS = 120.0  # the most that the loop whose token is looked for lives; what is scanned meanwhile takes a few
 PIECE = 4 << 20
 OVERLAP = 256  # bytes, more than any needle
 MAX_FILE = 64 << 20
@@ -107,20 +108,27 @@ def scanned(stage: Stage) -> dict[str, Tries]:
     with ThreadPoolExecutor(1) as pool:
         loop = pool.submit(stage.attack, "e", user, "secrets", "hold", str(HOLD_SECONDS))
         until = time.monotonic() + 10
-        while stage.shell(user, "test -s /tmp/.mixed").get("exit_code") != 0 and time.monotonic() < until:
+        while stage.shell(user, f"test -s {TOLD}").get("exit_code") != 0 and time.monotonic() < until:
             time.sleep(0.1)
-        wanted = looked_for(stage)
-        sleeper = pool_of_commands(stage)
-        told = {
-            "K01": boxes(stage, wanted, in_proc),
-            "K11": boxes(stage, wanted, in_memory),
-            "K05": crashes(stage, wanted),  # before the log is looked into
-            "K02": files(stage, wanted, [stage.made.home / "db", stage.made.home / "run", stage.made.log]),
-            "K12": files(stage, wanted, [path / "tree" for path in (stage.made.home / "boxes").iterdir()]),
-            "K13": server(stage, wanted),
-        }
-        sleeper.exception()
+        try:
+            told = everywhere(stage, looked_for(stage))
+        finally:
+            stage.shell(user, f"rm -f {TOLD}")
         loop.result()
+    return told
+
+
+def everywhere(stage: Stage, wanted: tuple[Needle, ...]) -> dict[str, Tries]:
+    sleeper = pool_of_commands(stage)
+    told = {
+        "K01": boxes(stage, wanted, in_proc),
+        "K11": boxes(stage, wanted, in_memory),
+        "K05": crashes(stage, wanted),  # before the log is looked into
+        "K02": files(stage, wanted, [stage.made.home / "db", stage.made.home / "run", stage.made.log]),
+        "K12": files(stage, wanted, [path / "tree" for path in (stage.made.home / "boxes").iterdir()]),
+        "K13": server(stage, wanted),
+    }
+    sleeper.exception()
     return told
 
 
@@ -229,7 +237,7 @@ def _request(stage: Stage, first: bytes, token: bytes) -> bytes:
 
 
 def every_form() -> dict[str, bytes]:
-    """A form -> a text that holds the control's secret in it. Three lengths before it stand for base64's alignments."""
+    """A form -> a text that holds the control's secret in it."""
     wanted = needles("control", CONTROL)
     return {needle.form: b"before " + needle.data + b" behind" for needle in wanted}
 

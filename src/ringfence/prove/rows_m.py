@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from ringfence.bench.throwaway import Installation
 from ringfence.client.errors import ApiError
 from ringfence.client.sync import SyncClient
-from ringfence.prove import apart
+from ringfence.prove import apart, remains
 from ringfence.prove.attacks.trying import DONE
+from ringfence.prove.outside import lives
 from ringfence.prove.row import Row, Tries, absent, no_control, ran
 from ringfence.prove.rows_i import ids_come_back_unused, runs_under_it
 from ringfence.prove.stage import Stage
@@ -26,13 +26,6 @@ PAUSE = "pause comes with issue 7"
 NAMES = ("a_b", "A_B", "a.b", "a-b", "\u00e9", "\u7ecf\u6d4e")
 REFUSED = ("a/b", "a%2fb", "..", "e\u0301", "x" * 300, "dot.", "a\0b")
 KILLS = (0.0, 0.03, 0.08)  # seconds after a start was asked for; a start takes some 60 ms
-
-
-def lives(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
 
 
 class Life:
@@ -232,7 +225,7 @@ def deleted_at_work(stage: Stage, _runner: str) -> Tries:
     stage.client.remove_user(user, purge=True)
     left = [pid for pid in running if lives(pid)]
     state = stage.client.run(posted["run"])["state"]
-    groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/ringfence-*/{box['box']}")]
+    groups = [str(path) for path in remains.cgroups(stage.installation, str(box["box"]))]
     tree = stage.made.home / "boxes" / str(box["box"])
     return Tries(
         {
@@ -296,7 +289,7 @@ ROWS: tuple[Row, ...] = (
         "M08",
         "processes, keys and files under the id of a removed user",
         "none",
-        "ids are never used again; a sweep by id",
+        "ids of homes are never used again; a sweep by id",
         ids_come_back_unused,
         ran(runs_under_it),
         "h",

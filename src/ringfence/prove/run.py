@@ -89,12 +89,8 @@ def judge(words: dict[str, str], failed: Sequence[str]) -> tuple[Status, str]:
 
 def run_control(stage: Stage, control: Control) -> tuple[ControlKind, str, str]:
     """(what it was, what it showed, what is wrong with it or empty)."""
-    if control.kind == "by_build":
-        return "by_build", f"shown by {control.shown_by}", ""
     if control.kind == "none" or control.how is None:
         return "none", control.shown_by, "" if control.shown_by else f"{FAILED}: there is none"
-    if control.dangerous and not stage.disposable_host:
-        return "by_build", f"shown by {control.shown_by}", ""
     try:
         tries = control.how(stage)
     except NotHere as reason:

@@ -24,7 +24,8 @@ from ringfence.prove.row import NotHere, ProgramFailed, Tries
 PYTHON = "/usr/bin/python3"
 VICTIM, ATTACKER = "alice", "bob"  # whose flag it is, and who wants it
 FLAG = "flag.txt"  # in the victim's HOME
-# A skill's jail has limits of its own, smaller ones (kernel/boxes.py); its disk is that of every box here (building.SETTINGS).
+# A skill's jail has limits of its own, smaller ones (kernel/boxes.py). Its disk is that of every box here
+# (building.SETTINGS).
 JAIL_SIZE = {"memory": 512 << 20, "pids": 128, "cpu_milli": 1000, "nofile": 4096, "shm": 64 << 20, "run": 1 << 20}
 JAIL_PLACE = "/workspace"
 
@@ -33,7 +34,7 @@ JAIL_PLACE = "/workspace"
 class Canaries:
     """What no attack may read or change."""
 
-    flag: str  # content of the victim's file, and of a message of the victim's, so also in the server's memory
+    flag: str  # content of the victim's file; in the drills of a message of the victim's, too
     host: Path  # a directory of the host with `secret` (anyone may read it) and `open` (anyone may write in it)
     secret: str  # content of host/secret
     vault_key: bytes
@@ -48,7 +49,6 @@ class Stage:
     installation: str
     ids: tuple[int, int]  # host ids of the installation; (0, 0) for an ordinary user
     mode: str  # root, subuid, shared
-    disposable_host: bool = False
     key: int | None = None  # that the server has in its session keyring (planted.py)
     left: list[str] = field(default_factory=list)  # what could not be taken away again, of this and of plays apart
     _users: set[str] = field(default_factory=set)

@@ -17,18 +17,17 @@ DRIVER = "bubblewrap"
 def prove(
     rows: Sequence[Row],
     *,
-    disposable_host: bool = False,
     done: Callable[[Result], None] = lambda _result: None,
     patches: Mapping[str, copied.Patch] = copied.HOSTILE,
     settings: Mapping[str, object] | None = None,
 ) -> Report:
-    """`settings`: of the throw-away installation, beside its own limits. `patches`: what the throw-away installation's copy of the package differs in; tests take walls away by it.
-    CommandFailed: this host runs no server."""
+    """`settings`: of the throw-away installation, beside its own limits. `patches`: what its copy of the package differs in;
+    tests take walls away by it. CommandFailed: this host runs no server."""
     begun = time.monotonic()
     left: list[str] = []
     before = signal.signal(signal.SIGTERM, _end)
     try:
-        with building.stage(left, disposable_host=disposable_host, patches=patches, settings=settings) as stage:
+        with building.stage(left, patches=patches, settings=settings) as stage:
             results = run.run_all(stage, rows, done)
             mode = stage.mode
     finally:

@@ -1,7 +1,8 @@
 """The directory of all boxes in each cgroup hierarchy, and what they may use together.
 
-Boxes outlive servers: a limit that they are above already is refused by v1 (EBUSY). It is kept, tried again whenever a box
-comes or goes, and told until it holds. Must never say of a limit that it holds when the kernel has another.
+Boxes outlive servers: a limit that they are above already is refused by v1 (EBUSY). It is kept, tried again when a box
+comes or goes or somebody asks for it (every 5 s at most), and told until it holds. Must never say of a limit that it
+holds when the kernel has another.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from ringfence.spawner import limits as arithmetic
 from ringfence.spawner.limits import Knob, Whole
 
 REST = "server"  # no box id: those have 16 characters
+# Between two tries of what was refused: before v1 refuses memory, it takes back what it can from all boxes, for which the
+# spawner waits. Starts and ends may come by the hundred; a limit that has waited for a box to end can wait 5 s more.
 AGAIN_SECONDS = 5.0
 UNBOUNDED = 1 << 22  # the most that a kernel gives (proc(5), pid_max)
-# EINVAL: v1 takes memory above memory + swap only once that is raised, which the order of the knobs does twice; and no CPU
-# quota above that of a directory over ours.
+# EINVAL: v1 takes no memory above memory + swap, where that could not be raised; and no CPU quota above that of a
+# directory over ours.
 _LATER = (errno.EBUSY, errno.EINVAL)
 _NAMES = {
     "memory.limit_in_bytes": "memory",
@@ -59,15 +62,15 @@ class AllBoxes:
             self._refused[hierarchy.parent] = _refused(hierarchy.parent, knobs)
 
     def again(self) -> None:
-        """What was refused, once more. Nothing to do in nearly every case. Not at each start and stop: before v1 refuses, it
-        takes back what memory it can from all boxes, and the spawner waits for it."""
+        """What was refused, once more, AGAIN_SECONDS after the last try at the earliest. Nothing to do in nearly every
+        case."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + AGAIN_SECONDS
         for parent, knobs in self._refused.items():
             if knobs:
                 with contextlib.suppress(OSError):
-                    self._refused[parent] = _refused(parent, knobs * 2)
+                    self._refused[parent] = _refused(parent, knobs)
 
     def unmet(self) -> dict[str, dict[str, int]]:
         """Limits that do not hold yet, tried once more: name -> {"wanted", "now"}; now -1: none holds."""
@@ -79,7 +82,7 @@ class AllBoxes:
                 wanted = int(knob.value)
                 if knob.file == "cpu.cfs_quota_us":
                     wanted, now = arithmetic.milli(wanted), now if now < 0 else arithmetic.milli(now)
-                found[_NAMES.get(knob.file, knob.file)] = {"wanted": wanted, "now": now}
+                found[_NAMES[knob.file]] = {"wanted": wanted, "now": now}
         return found
 
     def limits(self) -> dict[str, int]:
@@ -89,7 +92,8 @@ class AllBoxes:
         return {"cpu_milli" if name == "cpu" else name: n for name, n in whole.items() if n and name in bounded}
 
     def _fit(self, hierarchy: Hierarchy) -> None:
-        """v1 refuses a parent's quota below a child's: boxes that outlived a server with a higher one come down first."""
+        """v1 refuses a parent's quota below a child's: boxes that outlived a server with a higher one come down
+        first."""
         for box in self.boxes():
             base = f"{hierarchy.parent}/{box}"
             if control.number(f"{base}/cpu.cfs_quota_us") > self.whole.quota:
@@ -117,17 +121,8 @@ class AllBoxes:
 
 
 def _refused(parent: str, knobs: list[Knob]) -> list[Knob]:
-    """Writes them in their order; those whose last try was refused for now. OSError."""
-    later: dict[str, Knob] = {}
-    for knob in knobs:
-        later.pop(knob.file, None)
-        try:
-            control.write(parent, knob)
-        except OSError as error:
-            if error.errno not in _LATER or knob.file not in _NAMES:
-                raise
-            later[knob.file] = knob
-    return list(later.values())
+    """Writes them; those that were refused for now. OSError."""
+    return control.refused(parent, knobs, lambda knob, error: error.errno in _LATER and knob.file in _NAMES)
 
 
 def make(directory: str, hierarchy: Hierarchy, *, leaf: bool) -> None:

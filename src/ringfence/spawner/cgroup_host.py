@@ -11,12 +11,13 @@ import os
 import re
 from dataclasses import dataclass
 
+from ringfence.spawner import control_files as control
 from ringfence.spawner import limits
 from ringfence.spawner.all_boxes import Hierarchy
 from ringfence.spawner.cgroups import Cgroups
 from ringfence.spawner.config import Config
 from ringfence.spawner.errors import StartRefused
-from ringfence.spawner.limits import Whole
+from ringfence.spawner.limits import Knob, Whole
 
 WANTED = frozenset({"memory", "pids", "cpu"})
 
@@ -96,9 +97,10 @@ def _prepared(cgroups: Cgroups, top: str | None, config: Config) -> Cgroups:
         if top is not None and config.mode != "root":
             with contextlib.suppress(FileExistsError):
                 os.mkdir(f"{top}/ringfence-server")
-            _put(f"{top}/ringfence-server/cgroup.procs", "0")
+            control.write(f"{top}/ringfence-server", Knob("cgroup.procs", "0"))
         if top is not None:
-            _put(f"{top}/cgroup.subtree_control", " ".join(f"+{c}" for c in sorted(WANTED & _controllers(top))))
+            words = " ".join(f"+{name}" for name in sorted(WANTED & _controllers(top)))
+            control.write(top, Knob("cgroup.subtree_control", words))
         cgroups.prepare(limits.total(Whole(_host_memory(), _host_pids(), _host_quota()), config.limits_all))
     except OSError as error:
         cgroups.leave()
@@ -126,15 +128,6 @@ def host_swaps(meminfo: str = "/proc/meminfo") -> bool:
     """Whether swap is in use on this host now (proc(5))."""
     found = re.search(r"^SwapTotal: *(\d+) kB$", _text(meminfo), re.MULTILINE)
     return found is not None and int(found[1]) > 0
-
-
-def _put(path: str, text: str) -> None:
-    """OSError, with the path: a cgroup file refuses when it is written, not when it is opened."""
-    try:
-        with open(path, "w", encoding="ascii") as file:
-            file.write(text)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error
 
 
 def _text(path: str) -> str:

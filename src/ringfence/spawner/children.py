@@ -1,4 +1,5 @@
-"""The spawner's child processes: reaped, their last words kept in a bounded tail. Must never wait for one by blocking."""
+"""The spawner's child processes: reaped, their last words kept in a bounded tail. Must never wait for one by
+blocking."""
 
 from __future__ import annotations
 
@@ -55,8 +56,10 @@ class Children:
         return pid in self._status and self._status[pid] is None
 
     def wait(self, pid: int, seconds: float) -> Steps[int | None]:
-        """Its exit status (negative: the signal), None when it still runs after `seconds`."""
+        """Its exit status (negative: the signal), None when it still runs after `seconds`: a watched one is forgotten when
+        it ends then."""
         until = time.monotonic() + seconds
+        watched = pid in self._watched
         self._watched.discard(pid)
         self.collect()
         while self._status.get(pid, 0) is None and time.monotonic() < until:
@@ -67,6 +70,8 @@ class Children:
                 os.close(pidfd)
             self.collect()
         if self.running(pid):
+            if watched:
+                self._watched.add(pid)
             return None
         return self._status.pop(pid, 0)
 

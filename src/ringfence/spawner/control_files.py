@@ -1,25 +1,36 @@
-"""Single control files of a cgroup directory: written, read, counted. Must never be given a name that came from a box."""
+"""Single control files of a cgroup directory: written, read, counted. Must never be given a name that came from a
+box."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from ringfence.spawner.limits import Knob
 
 
 def write_all(directory: str, knobs: list[Knob]) -> None:
-    """v1 refuses memory above memory + swap (EINVAL): what was refused is tried again after the rest."""
-    refused = []
-    for knob in knobs:
-        try:
-            write(directory, knob)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            refused.append(knob)
-    for knob in refused:
+    """Raises OSError, what is before it written."""
+    left = refused(directory, knobs, lambda _, error: error.errno == errno.EINVAL)
+    for knob in left:
         write(directory, knob)
+
+
+def refused(directory: str, knobs: list[Knob], may_be: Callable[[Knob, OSError], bool]) -> list[Knob]:
+    """Writes them in their order, and what was refused once more after the rest: v1 takes memory above memory + swap
+    (EINVAL) only once that is raised. What was refused again; OSError for what may not be."""
+    left = knobs
+    for _ in range(2):
+        trying, left = left, []
+        for knob in trying:
+            try:
+                write(directory, knob)
+            except OSError as error:
+                if not may_be(knob, error):
+                    raise
+                left.append(knob)
+    return left
 
 
 def write(directory: str, knob: Knob) -> None:

@@ -26,15 +26,15 @@ _ANEW = "copy the files out, ringfence user rm --purge USER, set {} in ringfence
 def check(box: int, limits: Limits, volume: int) -> bool:
     """Whether the image is to grow. Refused, NoSpace: it cannot become that. `volume`: bytes of the one it lies on."""
     size, wanted = os.stat(IMAGE, dir_fd=box).st_size, disk_tools.rounded(limits.disk)
-    record = json.loads(paths.read_file(box, RECORD) or b"{}")
+    record = _recorded(box)
     if record.get("inodes", limits.inodes) != limits.inodes:
         text = f"the disk image was made for {record['inodes']} inodes; their number follows its size from then on"
         raise Refused(text, f"raise --disk, or: {_ANEW.format('limits.inodes')}")
     former = record.get("growing", size)
     with disk_parts.image(box) as image:
         shape = superblock.read(image)
-    # A growth that was cut short may have come to its end: nothing is ever cut below the file system. What a mounted one has
-    # is not on the disk yet, but at most the file.
+    # A growth that was cut short may have come to its end: nothing is ever cut below the file system. What a mounted one
+    # has is not on the disk yet, but at most the file.
     least = (
         size if disk_parts.mounted(box) and wanted != former else max(former, shape.size if shape is not None else 0)
     )
@@ -56,14 +56,19 @@ def check(box: int, limits: Limits, volume: int) -> bool:
 
 def begin(box: int) -> None:
     """Written before the image's length changes, so that asking again after a crash goes on."""
-    record = json.loads(paths.read_file(box, RECORD) or b"{}")
-    record.setdefault("growing", os.stat(IMAGE, dir_fd=box).st_size)
-    paths.write_file(box, RECORD, json.dumps(record).encode(), 0o600)
+    _record(box, {"growing": os.stat(IMAGE, dir_fd=box).st_size} | _recorded(box))
 
 
 def end(box: int) -> None:
-    record = json.loads(paths.read_file(box, RECORD) or b"{}")
-    record.pop("growing", None)
+    _record(box, {name: value for name, value in _recorded(box).items() if name != "growing"})
+
+
+def _recorded(box: int) -> dict[str, int]:
+    record: dict[str, int] = json.loads(paths.read_file(box, RECORD) or b"{}")
+    return record
+
+
+def _record(box: int, record: dict[str, int]) -> None:
     paths.write_file(box, RECORD, json.dumps(record).encode(), 0o600)
 
 
@@ -71,7 +76,7 @@ def stopped(box: int, limits: Limits, children: Children) -> Steps[None]:
     """The image of a box that does not run, by e2fsprogs. Not mounted when this ends, unless it is Busy. The lock keeps
     anybody from mounting it meanwhile."""
     with disk_parts.image(box) as image:
-        yield from _alone(box, image)
+        yield from alone(box, image)
         begin(box)
         yield from disk_tools.grow(children, image, disk_tools.rounded(limits.disk))
         end(box)
@@ -79,8 +84,8 @@ def stopped(box: int, limits: Limits, children: Children) -> Steps[None]:
 
 def in_use(box: int, limits: Limits) -> None:
     """The mounted one, by the kernel."""
-    begin(box)
     with disk_parts.image(box) as image, disk_parts.tree(box) as tree:
+        begin(box)
         try:
             loop_image.grow(image, tree, disk_tools.rounded(limits.disk))
         except OSError as error:
@@ -88,13 +93,14 @@ def in_use(box: int, limits: Limits) -> None:
     end(box)
 
 
-def _alone(box: int, image: int) -> Steps[None]:
-    """Until nothing has the file system any more. Busy: something goes on having it."""
+def alone(box: int, image: int) -> Steps[None]:
+    """Until nothing has the file system any more: it is then not mounted. Busy: something goes on having it. `image` is
+    locked, so that nobody mounts it meanwhile."""
     until = time.monotonic() + FREE_SECONDS
     while not _let_go(box, image):
         if time.monotonic() > until:
             raise Busy(
-                "the box's disk is in use: it grows while nothing has it",
+                "the box's disk is in use: it grows, or is mounted anew, while nothing has it",
                 "wait for files commands of this user to end, then again",
             )
         yield from pause(0.02)

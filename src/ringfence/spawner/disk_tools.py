@@ -1,22 +1,23 @@
 """The programs of e2fsprogs that make and grow an image, as children that the spawner does not wait for by blocking.
 
-They run before any byte of a box is in the image, or on a file system that the host's kernel alone has written. They get
-one descriptor and an empty environment. Must never be given a path.
+They run before any byte of a box is in the image, or on a file system that the host's kernel alone has written. They
+get one descriptor and an empty environment. Must never be given a path.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 
-from ringfence.spawner import disk_kind, superblock
+from ringfence.spawner import disk_kind, drop, superblock
 from ringfence.spawner.children import Children
 from ringfence.spawner.errors import Failed, Unavailable
 from ringfence.spawner.protocol import Limits
+from ringfence.spawner.superblock import BLOCK
 from ringfence.spawner.tasks import Steps
 
-BLOCK = 4096
 SECONDS = 600.0  # mkfs takes some 20 ms; a check of 8 TiB some minutes
 _IMAGE = "/proc/self/fd/3"
 _CHECKED = (0, 1)  # e2fsck(8): clean, or errors were corrected
@@ -39,9 +40,9 @@ def journal_of(limits: Limits) -> int:
 
 
 def reach_of(limits: Limits) -> int:
-    """Blocks that the image can grow to in the room for group descriptors that it is made with: 64 times its size, 512 GiB
-    at least (64 blocks of descriptors), 8 TiB at most. ext4's own 1024 times would cost a box 4 MiB and half of the time it
-    is made in. Beyond, other room is found (which resize2fs 1.47 fails at in an image made below 128 MiB)."""
+    """Blocks that the image can grow to in the room for group descriptors that it is made with: 64 times its size, 512
+    GiB at least (64 blocks of descriptors), 8 TiB at most. ext4's own 1024 times would cost a box 4 MiB and half of the
+    time it is made in. Beyond, other room is found (which resize2fs 1.47 fails at in an image made below 128 MiB)."""
     return min(max(64 * limits.disk, 512 << 30), 8 << 40) // BLOCK
 
 
@@ -57,13 +58,15 @@ def make(children: Children, image: int, limits: Limits) -> Steps[None]:
 
 
 def grow(children: Children, image: int, size: int) -> Steps[None]:
-    """An image that nothing has mounted becomes `size` bytes, which must be within its reach: beyond, resize2fs moves what
-    is there, and where it fails at that the file system is lost. Asked again after a crash, it goes on."""
+    """An image that nothing has mounted becomes `size` bytes, which must be within its reach: beyond, resize2fs moves
+    what is there, and where it fails at that the file system is lost. Asked again after a crash, it goes on."""
     status = yield from _run(children, image, ["e2fsck", "-f", "-y", _IMAGE])
     if status not in _CHECKED:
         raise Failed(f"e2fsck failed: exit {status}", "ringfence doctor")
     former, before = os.fstat(image).st_size, superblock.read(image)
-    if before is None or size < before.size:
+    if before is None:
+        raise Failed("the box's disk image has no file system", "ringfence box show USER")
+    if size < before.size:
         raise Failed(f"the disk image has a file system of more than {size} bytes", "ringfence box show USER")
     os.ftruncate(image, size)
     status = yield from _run(children, image, ["resize2fs", _IMAGE])
@@ -75,10 +78,10 @@ def grow(children: Children, image: int, size: int) -> Steps[None]:
         raise Failed(f"resize2fs failed: exit {status}; the disk {state}", "ringfence box show USER")
 
 
-def _untouched(children: Children, image: int, before: superblock.Shape | None) -> Steps[bool]:
-    """Whether the file system is whole and needs nothing beyond its former end. Changes nothing: what lies beyond may be
-    all that there is of a file."""
-    if before is None or superblock.read(image) != before:
+def _untouched(children: Children, image: int, before: superblock.Shape) -> Steps[bool]:
+    """Whether the file system is whole and needs nothing beyond its former end. Changes nothing: what lies beyond may
+    be all that there is of a file."""
+    if superblock.read(image) != before:
         return False
     status = yield from _run(children, image, ["e2fsck", "-f", "-n", _IMAGE])
     return status == 0
@@ -97,7 +100,7 @@ def _run(children: Children, image: int, argv: list[str]) -> Steps[int]:
     if path is None:
         raise Unavailable(f"{argv[0]} is missing", "apt-get install -y e2fsprogs")
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    high = os.dup(image)  # above 3, so that no action below overwrites it
+    high = fcntl.fcntl(image, fcntl.F_DUPFD_CLOEXEC, 4)  # above 3, so that no action below overwrites it
     try:
         actions = [(os.POSIX_SPAWN_DUP2, null, number) for number in (0, 1, 2)]
         actions.append((os.POSIX_SPAWN_DUP2, high, 3))
@@ -107,7 +110,9 @@ def _run(children: Children, image: int, argv: list[str]) -> Steps[int]:
     finally:
         os.close(null)
         os.close(high)
-    children.add(pid)
+    children.add(pid, watched=True)
+    with contextlib.suppress(OSError):  # it has ended already
+        drop.oom_score(0, pid)  # not the spawner's own
     status = yield from children.wait(pid, SECONDS)
     if status is None:
         with contextlib.suppress(ProcessLookupError):

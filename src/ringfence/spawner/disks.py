@@ -35,6 +35,7 @@ from ringfence.spawner.tasks import Steps
 RESERVE = 1 << 30  # bytes of the volume that no new box may take; 1/20 of a small one
 BROKEN = 20  # are named; a reply has a bounded size
 LONGEST_STACK = 8  # mounts on one tree; there is one
+STUCK = "the box's disk image turned read-only after an error; it is mounted anew when the box stops or starts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,6 @@ class Volume:
     free: int
     promised: int  # that images may still grow by
     reserve: int
-    size: int  # all of it
     broken: list[str]  # boxes whose image is known to be of no use, 20 at most
 
 
@@ -81,9 +81,9 @@ class Disks:
             self.attach(box)
 
     def _room(self) -> None:
-        volume = self.volume()
-        if volume.free < volume.reserve:
-            text = f"{volume.free >> 20} MiB are free where the boxes lie, and {volume.reserve >> 20} MiB are kept back"
+        free, size = self._space()
+        if free < _reserve(size):
+            text = f"{free >> 20} MiB are free where the boxes lie, and {_reserve(size) >> 20} MiB are kept back"
             raise NoSpace(f"no room for a new box: {text}", "make room on that volume: df -h")
 
     def _make_image(self, box: int, limits: Limits) -> Steps[None]:
@@ -115,6 +115,18 @@ class Disks:
                 self._problems[os.fstat(box).st_ino] = text
                 raise Failed(text, f"e2fsck -f {IMAGE}, in the box's directory of the state") from error
         self._problems.pop(os.fstat(box).st_ino, None)
+
+    def renew(self, box: int) -> Steps[None]:
+        """`attach`, for a box of which no process lives: a tree that an error made read-only is mounted anew, once nobody
+        has its file system any more. Raises SpawnerError; Busy: a files helper goes on having it."""
+        if disk_parts.has(box, IMAGE) and disk_parts.mounted(box) and not disk_parts.takes_writes(box):
+            try:
+                with disk_parts.image(box) as image:
+                    yield from disk_growth.alone(box, image)
+            except Busy:
+                self.attach(box)
+                raise
+        self.attach(box)
 
     def detach(self, box: int) -> None:
         """Whatever is mounted on the tree, also what has no image any more."""
@@ -152,7 +164,7 @@ class Disks:
                     project_quota.limit(tree, entry.uid, limits.disk, limits.inodes)
 
     def _resize_image(self, box: int, limits: Limits, running: bool) -> Steps[None]:
-        if not disk_growth.check(box, limits, self.volume().size):
+        if not disk_growth.check(box, limits, self._space()[1]):
             return
         if disk_tools.grows_in_use():
             self.attach(box)
@@ -191,8 +203,13 @@ class Disks:
                 return "the box's disk image is shorter than its file system"
         return self._problems.get(os.fstat(box).st_ino, "")
 
-    def volume(self) -> Volume:
+    def _space(self) -> tuple[int, int]:
+        """(free, all): bytes of the volume that holds all boxes."""
         seen = os.statvfs(f"/proc/self/fd/{self._host.state.boxes}")
+        return seen.f_bavail * seen.f_frsize, seen.f_blocks * seen.f_frsize
+
+    def volume(self) -> Volume:
+        """Looks at every box's image."""
         promised, broken = 0, []
         for name in os.listdir(f"/proc/self/fd/{self._host.state.boxes}"):
             with contextlib.suppress(OSError):
@@ -200,15 +217,19 @@ class Disks:
                 promised += max(0, image.st_size - image.st_blocks * 512)
                 if self._problems and os.stat(name, dir_fd=self._host.state.boxes).st_ino in self._problems:
                     broken.append(name)
-        size = seen.f_blocks * seen.f_frsize
-        free = seen.f_bavail * seen.f_frsize
-        return Volume(free, promised, min(RESERVE, size // 20), size, sorted(broken)[:BROKEN])
+        free, size = self._space()
+        return Volume(free, promised, _reserve(size), sorted(broken)[:BROKEN])
+
+
+def _reserve(size: int) -> int:
+    return min(RESERVE, size // 20)
 
 
 def _use_of_image(box: int) -> Use:
     seen = os.statvfs(disk_parts.tree_path(box))
     used = (seen.f_blocks - seen.f_bfree) * seen.f_frsize
-    return Use("image", used, seen.f_bavail * seen.f_frsize, seen.f_files - seen.f_ffree, seen.f_files)
+    problem = STUCK if disk_parts.looks_read_only(box) else ""
+    return Use("image", used, seen.f_bavail * seen.f_frsize, seen.f_files - seen.f_ffree, seen.f_files, problem)
 
 
 def _project(box: int, entry: Entry) -> bool:

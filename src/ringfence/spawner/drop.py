@@ -1,4 +1,4 @@
-"""Giving up root for good, in a forked child. Must never be called in the spawner's own process.
+"""Giving up root for good, in a forked child. Must never be called in the spawner's own process, but for oom_score.
 
 The order matters: the bounding set and the securebits need CAP_SETPCAP, so they go first; the ids next; what is left
 of the capabilities last (a child that stays uid 0 of a one-id user namespace still has them then).
@@ -47,11 +47,17 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def oom_score(value: int) -> None:
-    """Of this process and its later children, -1000 (never) to 1000 (first). Lowering it needs CAP_SYS_RESOURCE, which
-    root of a container may lack: it then stays. Raising it always works."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write(str(value))
+def oom_score(value: int, pid: int | None = None) -> None:
+    """Of this process, or of `pid`, and of its later children: -1000 (never) to 1000 (first). Lowering it needs
+    CAP_SYS_RESOURCE, which root of a container may lack: it then stays. OSError: it would stay lower than `value`."""
+    path = f"/proc/{pid or 'self'}/oom_score_adj"
+    try:
+        with open(path, "w", encoding="ascii") as file:
+            file.write(str(value))
+    except PermissionError:
+        with open(path, encoding="ascii") as file:
+            if int(file.read()) < value:
+                raise
 
 
 def limit(kind: int, soft: int, hard: int) -> None:

@@ -42,7 +42,7 @@ SWITCHES = {
 
 def turn(version: int, directory: str, *, frozen: bool) -> Steps[None]:
     """Freezes or thaws everything below the directory; ends when all stand still, or go on. Idempotent. Failed after
-    10 s, thawed again. OSError: the directory has gone."""
+    10 s; what did not stand still is thawed again. OSError: the directory has gone."""
     switch = SWITCHES[version]
     switch.turn(directory, frozen)
     until = time.monotonic() + SECONDS
@@ -51,7 +51,8 @@ def turn(version: int, directory: str, *, frozen: bool) -> Steps[None]:
         if time.monotonic() > until:
             with contextlib.suppress(OSError):
                 switch.turn(directory, False)
-            raise Failed("the box has a process that the kernel cannot stop", "ringfence box stop U")
+            what = "has a process that the kernel cannot stop" if frozen else "stays frozen"
+            raise Failed(f"the box {what}", "ringfence box stop U")
         yield from pause(delay)
         delay = min(delay * 2, 0.02)
 

@@ -1,4 +1,4 @@
-"""One start: fork, put the child into its namespaces, bind its sources, give up root, join the cgroups, exec bubblewrap.
+"""One start: fork, put the child into its namespaces, bind its sources, give up root, join the cgroups, exec bwrap.
 
 The cgroups are joined last, when the uid is dropped already: nothing of the box has run before (decision 0013). The
 box's uid is dropped to BEFORE bubblewrap runs, its environment is empty, its arguments are in a descriptor, and it
@@ -127,8 +127,7 @@ def _limit(limits: Limits, *, own_uid: bool) -> None:
     drop.limit(resource.RLIMIT_NICE, 0, 0)
     if own_uid:
         drop.limit(resource.RLIMIT_NPROC, limits.pids, limits.pids)
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write(str(OOM_SCORE))
+    drop.oom_score(OOM_SCORE)
     os.umask(0o077)
 
 

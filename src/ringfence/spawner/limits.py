@@ -1,7 +1,7 @@
 """The arithmetic of a box's limits, and which control file gets which value. Pure.
 
-Sizes nest: tmpfs (shm + run) < cmds < box < all boxes, so that a command that fills everything it can is what the kernel
-kills, never PID 1 (hardening.md 5.5).
+Sizes nest: tmpfs (shm + run) < cmds < box < all boxes, so that a command that fills everything it can is what the
+kernel kills, never PID 1 (hardening.md 5.5).
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def total(host: Whole, asked: Whole) -> Whole:
 
 
 def parent_knobs(version: int, controllers: frozenset[str], whole: Whole) -> list[Knob]:
-    """For the directory of all boxes. Memory twice: v1 takes it above memory + swap only after that was raised."""
-    knobs = _memory(version, whole.memory) * 2 if "memory" in controllers else []
+    """For the directory of all boxes."""
+    knobs = _memory(version, whole.memory) if "memory" in controllers else []
     if "pids" in controllers:
         knobs.append(Knob("pids.max", str(whole.pids)))
     if "cpu" in controllers:
@@ -127,6 +127,7 @@ def _cpu(version: int, quota: int) -> list[Knob]:
 
 
 def _weight(version: int) -> Knob:
-    """The default, so that all boxes together count as one process beside them; the server has the quota's rest. Less would
-    slow every box of a busy host and make nothing else faster (decision 0022). Written, as a former server wrote less."""
+    """The default, so that all boxes together count as one process beside them; the server has the quota's rest. Less
+    would slow every box of a busy host and make nothing else faster (decision 0022). Written, as a former server wrote
+    less."""
     return Knob("cpu.weight", "100", optional=True) if version == 2 else Knob("cpu.shares", "1024", optional=True)

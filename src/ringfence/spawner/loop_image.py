@@ -1,8 +1,8 @@
 """Disk images on loop devices, by raw calls: attach, mount, grow (loop(4), linux/loop.h, ext4's ioctls).
 
-An image is attached to one device at most: it is looked for before a new device is taken, because two block devices over
-one file would destroy its file system. AUTOCLEAR gives the device back with the last mount. Must never be given an image
-that a box could write, or a target below a directory that a box can write.
+An image is attached to one device at most: it is looked for before a new device is taken, because two block devices
+over one file would destroy its file system. AUTOCLEAR gives the device back with the last mount. Must never be given an
+image that a box could write, or a target below a directory that a box can write.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterator
 
 from ringfence.spawner import syscalls
+from ringfence.spawner.superblock import BLOCK
 
 CONTROL = "/dev/loop-control"
 _SYS = "/sys/block"
@@ -28,12 +29,12 @@ _GET_STATUS64 = 0x4C05
 _SET_CAPACITY = 0x4C07
 _EXT4_RESIZE = 0x4008_6610  # _IOW('f', 16, u64): blocks of the file system
 _AUTOCLEAR = 4
-# struct loop_info64: device, inode, rdevice, offset, sizelimit; number, encrypt type, key size, flags; two names, key, init
+# struct loop_info64: device, inode, rdevice, offset, sizelimit; number, encrypt type, key size, flags; two names, key,
+# init
 _INFO = struct.Struct("=5Q4I64s64s32s2Q")
 _CONFIG = struct.Struct(f"=II{_INFO.size}s64x")
 TRIES = 32  # a free device that somebody else takes first
 
-BLOCK = 4096
 # noinit_itable: the tables of a sparse file read as zeros already, and writing them would fill it. discard: what a box
 # deletes, the host gets back. After an error of the disk below nothing more is written.
 OPTIONS = b"noinit_itable,discard,errors=remount-ro"

@@ -38,7 +38,8 @@ from ringfence.spawner.sources import Host
 from ringfence.spawner.warmer import Warmer
 
 REFUSED = 5  # exit status: the host or its configuration must change first
-# Out of memory on the whole host: every box (100, commands 200) and nearly every service goes before spawner and kernel.
+# Out of memory on the whole host: every box (100, commands 200) and nearly every service goes before spawner and
+# kernel.
 OOM_SCORE = -900
 KERNEL_SECONDS = 10.0  # from SIGTERM to SIGKILL
 
@@ -59,7 +60,7 @@ def serve(settings: Config) -> int:
     """The whole life of a spawner with its kernel; the kernel's exit status (128 + n: signal n)."""
     host, lock = open_host(settings)
     if settings.mode == "root":
-        drop.oom_score(OOM_SCORE)  # inherited by the kernel; every other child of ours sets its own
+        drop.oom_score(OOM_SCORE)  # inherited by the kernel; every other child that lasts is given its own
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     children = Children()
     pid = kernel_child.start(settings, theirs)

@@ -1,5 +1,5 @@
-"""What each request does. One method a request; slow ones are steps. Must never use a value of a request for anything but
-choosing a box that exists and limits within protocol.BOUNDS."""
+"""What each request does. One method a request; slow ones are steps. Must never use a value of a request for anything
+but choosing a box that exists and limits within protocol.BOUNDS."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from ringfence.spawner import files_helper, paths, protocol, sources, sweep
+from ringfence.spawner.cgroups import Usage
 from ringfence.spawner.children import Children
-from ringfence.spawner.disks import Disks
+from ringfence.spawner.disks import Disks, Use
 from ringfence.spawner.errors import Busy, NotFound, Refused, SpawnerError
 from ringfence.spawner.limits import share
 from ringfence.spawner.registry import Entry, Registry
@@ -93,7 +94,7 @@ class Operations:
     def _provision(self, request: protocol.Provision) -> Steps[Answer]:
         entry, created = self._registry.record(request.box, request.kind)
         yield from self._disks.prepare(entry, request.limits)
-        self._registry.provision(request.box, request.kind)
+        self._registry.furnish(entry)
         return Answer(protocol.Provisioned(entry.uid, entry.ids, created))
 
     def _start(self, request: protocol.Start) -> Steps[Answer]:
@@ -116,27 +117,18 @@ class Operations:
         try:
             entry = self._registry.get(request.box)
         except NotFound:
-            return Answer(protocol.Observed("absent", None, 0, 0, 0, 0, 0, 0))
+            return Answer(
+                protocol.Observed(
+                    state="absent", identity=None, uid=0, pids=0, memory=0, memory_peak=0, memory_limit=0, oom_kills=0
+                )
+            )
         disk = self._disks.use(entry)
         live = self._starter.alive(entry.box)
         if live is None:
-            seen = protocol.Observed("stopped", None, entry.uid, 0, 0, 0, 0, 0, False, *astuple(disk))
-            return Answer(seen)
+            return Answer(_observed(entry, disk, "stopped", None, Usage(), frozen=False))
         used = self._host.cgroups.usage(entry.box)
-        return Answer(
-            protocol.Observed(
-                "running",
-                live.identity,
-                entry.uid,
-                used.pids,
-                used.memory,
-                used.peak,
-                used.limit,
-                used.oom_kills,
-                self._host.cgroups.frozen(entry.box),
-                *astuple(disk),
-            )
-        )
+        frozen = self._host.cgroups.frozen(entry.box)
+        return Answer(_observed(entry, disk, "running", live.identity, used, frozen=frozen))
 
     def _set_limits(self, request: protocol.SetLimits) -> Steps[Answer]:
         entry = self._registry.get(request.box)
@@ -212,3 +204,31 @@ class Operations:
             if entry.kind == "skill":
                 jails.append(name)
         return Answer(protocol.Listed(boxes, running, len(names) > LIST_PAGE, jails))
+
+
+def _observed(
+    entry: Entry,
+    disk: Use,
+    state: Literal["stopped", "running"],
+    identity: protocol.Identity | None,
+    used: Usage,
+    *,
+    frozen: bool,
+) -> protocol.Observed:
+    return protocol.Observed(
+        state=state,
+        identity=identity,
+        uid=entry.uid,
+        pids=used.pids,
+        memory=used.memory,
+        memory_peak=used.peak,
+        memory_limit=used.limit,
+        oom_kills=used.oom_kills,
+        frozen=frozen,
+        disk_by=disk.by,
+        disk_used=disk.used,
+        disk_free=disk.free,
+        inodes=disk.inodes,
+        inode_limit=disk.inode_limit,
+        disk_problem=disk.problem,
+    )

@@ -1,5 +1,5 @@
-"""Tries project quotas on this host before any box relies on them: a child without rights must be stopped by bytes and by
-inodes. What is not seen to hold here is not used, whatever the mount options say. Must never touch a box's directory.
+"""Tries project quotas on this host before any box relies on them: a child without rights must be stopped by bytes and
+by inodes. What is not seen to hold here is not used, whatever the mount options say. Must never touch a box's directory.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def holds(state: StateRoot, account: int) -> bool:
     """`account`: the kernel's uid, which is no box's; its number serves as the project too."""
     if os.fstat(state.spawner).st_dev != os.fstat(state.boxes).st_dev or not project_quota.enforced(state.spawner):
         return False
-    _remove(state.spawner)
     try:
+        _remove(state.spawner)
         os.mkdir(_PLACE, 0o700, dir_fd=state.spawner)
         place = open_beneath(state.spawner, _PLACE.encode(), os.O_RDONLY | os.O_DIRECTORY)
         try:

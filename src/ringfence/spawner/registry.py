@@ -15,11 +15,12 @@ from typing import cast, get_args
 
 from ringfence.spawner import paths
 from ringfence.spawner.config import BLOCK, Config
+from ringfence.spawner.disk_parts import IMAGE, MADE, RECORD
 from ringfence.spawner.errors import NotFound, Refused, Unavailable
 from ringfence.spawner.paths import StateRoot
 from ringfence.spawner.protocol import BOX_ID, BoxKind
 
-DISK_FILES = ("disk.img", ".disk.img.new", "disk.json", ".disk.json.new")
+DISK_FILES = (IMAGE, MADE, RECORD, f".{RECORD}.new")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,13 @@ class Registry:
     def provision(self, box: str, kind: BoxKind) -> tuple[Entry, bool]:
         """(entry, made now), recorded and with its tree. Repairs a box that was half made when the power went."""
         entry, created = self.record(box, kind)
-        with paths.box_directory(self._state, box) as fd:
-            paths.make_box(fd, entry.uid, paths.parts(kind))
+        self.furnish(entry)
         return entry, created
+
+    def furnish(self, entry: Entry) -> None:
+        """The tree and the other parts of a box that is recorded."""
+        with paths.box_directory(self._state, entry.box) as fd:
+            paths.make_box(fd, entry.uid, paths.parts(entry.kind))
 
     def record(self, box: str, kind: BoxKind) -> tuple[Entry, bool]:
         """(entry, made now): directory and record, without the tree."""

@@ -1,5 +1,5 @@
-"""The steps of one start, from limits to identity, and of one stop. Must never answer before bubblewrap's mounts are done,
-so that what goes wrong in them is told in its own words."""
+"""The steps of one start, from limits to identity, and of one stop. Must never answer before bubblewrap's mounts are
+done, so that what goes wrong in them is told in its own words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ringfence.spawner import disk_parts, identity, launch, paths, sources, sweep
 from ringfence.spawner.children import Children
 from ringfence.spawner.disks import Disks
-from ringfence.spawner.errors import NO_PROCESS_LEFT, Failed, SpawnerError, Unavailable, of_os_error
+from ringfence.spawner.errors import NO_PROCESS_LEFT, Busy, Failed, SpawnerError, Unavailable, of_os_error
 from ringfence.spawner.identity import Identifier, Live
 from ringfence.spawner.launch import Launched
 from ringfence.spawner.limits import share
@@ -65,7 +65,7 @@ class Starter:
         if running is not None:
             return Started(running.identity, True, {})
         with paths.box_directory(self._host.state, entry.box) as fd:
-            self._disks.attach(fd)
+            yield from self._disks.renew(fd)
         clock = [time.monotonic()]
         yield from self._clear_remains(entry)
         try:
@@ -178,7 +178,7 @@ class Starter:
         yield from host.cgroups.remove(entry.box)
         with paths.box_directory(host.state, entry.box) as fd, sources.Opened() as opened:
             gone_with_image = for_good and disk_parts.has(fd, disk_parts.IMAGE)
-            usable = gone_with_image or self._usable(fd)
+            usable = gone_with_image or (yield from self._usable(entry.box, fd))
             tmp = self._open_tmp(fd, entry.uid, opened) if usable and not gone_with_image else None
             if tmp is not None:
                 yield from sweep.empty(tmp, entry.uid, self._children, groups=host.config.mode != "shared")
@@ -199,13 +199,13 @@ class Starter:
         if self._children.running(live.outer_pid):
             yield from self._children.wait(live.outer_pid, until - time.monotonic())
 
-    def _usable(self, box_fd: int) -> bool:
+    def _usable(self, box: str, box_fd: int) -> Steps[bool]:
         """False: its image cannot be mounted. It must be stopped and removed all the same; its next start says why it
         cannot be used."""
         try:
-            self._disks.attach(box_fd)
-        except Failed as error:
-            sys.stderr.write(f"ringfence: /tmp of a box is not emptied: {error.message}\n")
+            yield from self._disks.renew(box_fd)
+        except (Failed, Busy) as error:
+            sys.stderr.write(f"ringfence: /tmp of box {box} is not emptied: {error.message}\n")
             return False
         return True
 

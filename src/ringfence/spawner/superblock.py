@@ -1,5 +1,5 @@
-"""What an ext4 image says of itself, read from its superblock (Documentation/filesystems/ext4/super.rst). Pure but for one
-read. It was written by mkfs, the host's kernel or e2fsprogs, never by a box; what does not add up is said all the same.
+"""What an ext4 image says of itself, read from its superblock (Documentation/filesystems/ext4/super.rst). Pure but for
+one read. It was written by mkfs, the host's kernel or e2fsprogs, never by a box; what does not add up is said all the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ OFFSET, SIZE = 1024, 1024
 _MAGIC = 0xEF53
 _64BIT = 0x80  # s_feature_incompat
 _LEAST_DESCRIPTOR, _MOST_DESCRIPTOR = 32, 1024
-_BLOCK = 4096  # the one size that images are made with
+BLOCK = 4096  # the one size that images are made with, and a sector of their devices
 _LOG_BLOCK = 2  # 1024 << 2
 
 
@@ -38,10 +38,10 @@ def of(raw: bytes) -> Shape | None:
     group = _number(raw, 0x20, "I")
     if not blocks or not group or descriptor > _MOST_DESCRIPTOR:
         return None
-    each = _BLOCK // descriptor * group  # blocks that one block of descriptors is enough for
+    each = BLOCK // descriptor * group  # blocks that one block of descriptors is enough for
     # Growing takes a reserved block for each that it adds, so that the sum stays what it was made with.
     room = -(-blocks // each) + _number(raw, 0xCE, "H")
-    return Shape(blocks * _BLOCK, max(blocks, room * each) * _BLOCK)
+    return Shape(blocks * BLOCK, max(blocks, room * each) * BLOCK)
 
 
 def _number(raw: bytes, at: int, kind: str) -> int:

@@ -88,7 +88,7 @@ def empty(directory: int, uid: int, children: Children, *, groups: bool) -> Step
     reader, writer = os.pipe()
     pid = as_account(uid, lambda: deletion.empty(directory), keep=(directory, writer), report=writer, groups=groups)
     os.close(writer)
-    children.add(pid)
+    children.add(pid, watched=True)
     try:
         status = yield from children.wait(pid, DELETE_SECONDS)
         if status is None:

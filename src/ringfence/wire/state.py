@@ -150,7 +150,8 @@ class Connection:
         if not must <= body.keys() <= may:
             raise RemoteProtocolError(f"a {kind} with the fields {sorted(body)[:8]}")
         event = _HEAR[kind](self, body)
-        event.frame = line if kind == REQUEST else b""
+        if kind == REQUEST:
+            event.frame = line
         return event
 
     @property

@@ -64,6 +64,10 @@ async def test_an_actor_of_another_connection_is_refused() -> None:
     [
         {"user": user("alice")},
         {"user": None},
+        {"user": replace(user("bob"), tenant=TenantId("ten_2"))},
+        {"user": replace(user("bob"), owner=UserId("usr_alice"))},
+        {"user": replace(user("bob"), kind=UserKind.AGENT)},
+        {"user": replace(user("bob"), disabled=True)},
         {"operator": True},
         {"via": "token:9"},
         {"scopes": frozenset(Scope)},

@@ -165,8 +165,9 @@ def test_without_a_reason_nothing_is_recorded_as_accepted() -> None:
 
 def test_who_needs_a_proof() -> None:
     """A loopback listener for one tenant needs none, and is told that a second one would."""
-    assert gate.check(Settings(), PROVEN, production=True) == ""
-    assert "no `ringfence prove`" in gate.check(Settings(), UNPROVEN, production=False)
+    assert gate.check(Settings(), PROVEN, production=True) == ("", "")
+    why, remedy = gate.check(Settings(), UNPROVEN, production=False, config=Path("/etc/a b.toml"))
+    assert why == UNPROVEN.why and remedy.startswith("ringfence prove --config '/etc/a b.toml'; or accept it")
     for settings, production, named in ((Settings(), True, "profile production"), (OTHERS, False, "beyond loopback")):
         with pytest.raises(Unavailable, match=named) as raised:
             gate.check(settings, UNPROVEN, production=production)
@@ -182,7 +183,7 @@ def test_an_open_row_is_accepted_by_its_name_and_with_a_reason() -> None:
     named = replace(OTHERS, accept=("C06", "D-1"))
     with pytest.raises(Unavailable, match="without a reason"):
         gate.check(named, found, production=False)
-    assert gate.check(replace(named, accept_reason="a lab"), found, production=False) == ""
+    assert gate.check(replace(named, accept_reason="a lab"), found, production=False) == ("", "")
 
 
 def test_somebody_starts_the_server() -> None:

@@ -27,6 +27,24 @@ def test_a_token_that_expired_is_not_valid_again(jump: timedelta) -> None:
         check_expiry(expires, onward.now())
 
 
+@pytest.mark.parametrize("back", [timedelta(hours=-1), timedelta(hours=-2), timedelta(days=-400)])
+def test_what_expired_by_a_clock_put_forward_stays_expired_when_that_is_put_right(back: timedelta) -> None:
+    clock = HandClock()
+    onward = Onward(clock)
+    expires = clock.now() + timedelta(hours=1)
+    clock.jump(timedelta(hours=2))
+    with pytest.raises(Unauthenticated, match="expired"):
+        check_expiry(expires, onward.now())
+    said = onward.now()
+    clock.jump(back)
+    clock.pass_seconds(10)
+    if back <= timedelta(hours=-2):
+        check_expiry(expires, clock.now())  # control: the wall clock alone would let it in
+    with pytest.raises(Unauthenticated, match="expired"):
+        check_expiry(expires, onward.now())
+    assert onward.now() == said + timedelta(seconds=10)
+
+
 def test_a_clock_that_was_behind_and_is_put_right_counts_at_once() -> None:
     clock = HandClock()
     onward = Onward(clock)

@@ -184,7 +184,18 @@ def test_foreign_json_is_refused(raw: dict[str, object]) -> None:
 
 def test_one_table_knows_every_setting() -> None:
     """A field that no key sets, or a key without a field, would be a setting that nobody can make."""
-    placed = {"home", "installation", "socket", "limits", "limits_all", "rates", "accepted_by", "open", "gate"}
+    placed = {
+        "home",
+        "installation",
+        "socket",
+        "limits",
+        "limits_all",
+        "rates",
+        "accepted_by",
+        "open",
+        "gate",
+        "gate_remedy",
+    }
     named = {key.name for key in KEYS}
     assert {n for n in named if "." not in n} == {f.name for f in fields(Settings)} - placed
     for table, kind in (("limits.", Limits), ("limits_all.", LimitsAll), ("rates.", Rates)):

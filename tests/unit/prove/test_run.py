@@ -15,8 +15,6 @@ from ringfence.prove.row import (
     Row,
     Tries,
     absent,
-    by_build,
-    dangerous,
     no_control,
     ran,
 )
@@ -25,9 +23,7 @@ from ringfence.prove.stage import Stage
 
 @dataclass
 class Nowhere:
-    """All of a stage that a verdict needs."""
-
-    disposable_host: bool = False
+    """All of a stage that a verdict needs: nothing."""
 
 
 NOWHERE = cast(Stage, Nowhere())
@@ -111,25 +107,6 @@ def test_a_control_that_cannot_be_had_is_said() -> None:
 def test_no_control_without_a_reason_opens() -> None:
     assert run.run_row(NOWHERE, row(STOPPED, control=no_control(""))).status == "open"
     assert run.run_row(NOWHERE, row(STOPPED, control=no_control("documented"))).status == "held"
-
-
-def test_dangerous_controls_run_on_a_disposable_host_only() -> None:
-    calls: list[str] = []
-
-    def how(_stage: Stage) -> Tries:
-        calls.append("ran")
-        return WORKED
-
-    there = row(STOPPED, control=dangerous(how, "tests/x.py::test_y"))
-    assert run.run_row(NOWHERE, there).control == "by_build"
-    assert calls == []
-    assert run.run_row(cast(Stage, Nowhere(True)), there).control == "ran"
-    assert calls == ["ran"]
-
-
-def test_by_build_names_its_test() -> None:
-    result = run.run_row(NOWHERE, row(STOPPED, control=by_build("tests/x.py::test_y")))
-    assert (result.control, result.why) == ("by_build", "shown by tests/x.py::test_y")
 
 
 def test_all_rows_are_told_and_come_in_order_with_lonely_ones_last() -> None:

@@ -73,7 +73,7 @@ def test_what_is_asked_for_all_boxes_counts_up_to_what_the_host_has() -> None:
 def test_files_of_all_boxes() -> None:
     whole = Whole(1 << 30, 750, 180_000)
     assert limits.parent_knobs(2, ALL, whole) == [
-        *[Knob("memory.max", str(1 << 30)), Knob("memory.swap.max", "0", optional=True)] * 2,
+        *[Knob("memory.max", str(1 << 30)), Knob("memory.swap.max", "0", optional=True)],
         Knob("pids.max", "750"),
         Knob("cpu.max", "180000 100000"),
         Knob("cpu.weight", "100", optional=True),

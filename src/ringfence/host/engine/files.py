@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from ringfence.host.engine.bringup import BringUp
-from ringfence.host.engine.disk import UNBOUNDED, DiskMeter, disk_full, within
+from ringfence.host.engine.disk import UNBOUNDED, WATCH_SECONDS, DiskMeter, disk_full, within
 from ringfence.host.engine.doors import Doors
 from ringfence.host.engine.homes import home_of
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.access import Action
-from ringfence.host.kernel.boxes import Box
+from ringfence.host.kernel.boxes import Box, DiskUse
 from ringfence.host.kernel.errors import DiskFull, Invalid
 from ringfence.host.kernel.people import Actor
 from ringfence.host.kernel.ports import BoxFiles, FileInfo
@@ -54,17 +54,24 @@ class Files:
         if not 0 <= mode <= 0o777:
             raise Invalid(f"mode {mode:o} is not allowed", remedy="give permission bits from 0 to 777")
         async with self._opened(Action.FILES_WRITE, actor, tenant, user) as (box, files):
-            use = await self._meter.of(box, fresh=False)
-            if use is not None and use.full:  # what is remembered may be over: the box or its user has deleted since
-                use = await self._meter.of(box)
-            if use is not None and use.by == UNBOUNDED and use.full:
-                raise disk_full(box, use)
+            use = await self._roomy(box)
             try:
                 return await files.put(path, within(box, use, data), mode)
             except DiskFull as error:
                 raise disk_full(box, await self._meter.of(box)) from error
             finally:
                 self._meter.forget(box.id)
+
+    async def _roomy(self, box: Box) -> DiskUse | None:
+        """How full its disk is. DiskFull: a tree that is only counted is full, or nobody can tell."""
+        use = await self._meter.of(box, fresh=False)
+        if use is None or use.by != UNBOUNDED or (use.known and not use.full):
+            return use
+        # What is remembered may be over: the box or its user has deleted since. What is large takes longer to count.
+        use = await self._meter.of(box, seconds=WATCH_SECONDS)
+        if use is not None and (use.full or not use.known):
+            raise disk_full(box, use)
+        return use
 
     async def remove(self, actor: Actor, tenant: str, user: str, path: bytes, recursive: bool) -> None:
         async with self._open(Action.FILES_WRITE, actor, tenant, user) as files:

@@ -27,7 +27,8 @@ async def proven(parts: Parts, box: Box, user: User) -> Box:
         logging.getLogger("ringfence.engine").error("box %s was about to serve user %s: refused", box.id, user.id)
         await parts.store.audit.record(None, "scope.broken", f"box:{box.id}", {"user": user.id})
         raise Failed(
-            "the box that was found is not this user's: nothing was done", remedy="report this: ringfence status"
+            "the box that was found is not this user's: nothing was done",
+            remedy="report this: the audit has it as scope.broken, with the box and the user",
         )
     return box
 

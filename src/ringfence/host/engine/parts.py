@@ -22,6 +22,7 @@ class Config:
     accepted: tuple[str, ...] = ()
     open: tuple[str, ...] = ()  # of accepted: rows of the last prove that are open, or `unproved`
     gate: str = ""  # why a second tenant is refused; "" = it is not
+    gate_remedy: str = ""  # the command that opens it, at the next start
     max_runs: int = 8  # at work at once
     adopt_seconds: float = 10.0  # kernel.runs.HELLO_SECONDS; how long a run of a former kernel may take to show itself
     sweep_seconds: float = 1.0

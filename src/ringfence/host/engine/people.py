@@ -100,9 +100,12 @@ class People:
     async def tenant_add(self, actor: Actor, name: str) -> Tenant:
         check_tenant_name(name)
         await self._doors.operator_only(Action.TENANT_CHANGE, actor, f"tenant:{name}")
-        gate = self._parts.config.gate
-        if gate and await self._parts.store.tenants.all():
-            raise Unavailable(f"a second tenant needs proven walls: {gate}", remedy="then restart: ringfence serve")
+        config = self._parts.config
+        if config.gate and await self._parts.store.tenants.all():
+            raise Unavailable(
+                f"a second tenant needs proven walls: {config.gate}",
+                remedy=f"{config.gate_remedy} (it counts from the server's next start on)",
+            )
         return await self._parts.store.tenants.add(name)
 
     async def tenants(self, actor: Actor) -> list[Tenant]:

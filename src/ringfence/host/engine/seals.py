@@ -52,7 +52,9 @@ class Seals:
 
     def _seal(self, actor: Actor, credential: str) -> bytes:
         user = actor.user
-        who = ("",) if user is None else (user.id, user.tenant, user.tenant_name, user.name, str(user.owner))
+        who = ("",) if user is None else (
+            user.id, user.tenant, user.tenant_name, user.name, user.kind.value, str(user.owner), str(user.disabled)
+        )  # fmt: skip
         rights = (str(actor.operator), actor.via, str(actor.impersonated), *sorted(actor.scopes), str(actor.expires_at))
         text = "\0".join((credential, str(len(who)), *who, *rights))
         return hmac.digest(self._key, text.encode("utf-8", "surrogatepass"), hashlib.sha256)

@@ -155,12 +155,10 @@ def serve(
 # --- doctor ----------------------------------------------------------------------------------------------------------
 
 
-def run_doctor(environment: Mapping[str, str], driver: str | None, *, as_json: bool) -> Answer:
+def run_doctor(environment: Mapping[str, str], *, as_json: bool) -> Answer:
     """Exit 5 when a required row fails. JSON: `{"ok", "rows": [{"id", "ok", "level", "found", "remedy"}]}`."""
 
     def work() -> Answer:
-        if driver is not None and driver not in doctor.DRIVERS:
-            raise Invalid(f"no driver {driver!r}", remedy="--driver " + ", ".join(doctor.DRIVERS))
         layout = _layout(environment)
         settings = prepare.read_settings(layout.settings, missing_ok=True)
         rows = doctor.examine(settings, layout.home)

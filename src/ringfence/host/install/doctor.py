@@ -11,8 +11,6 @@ from ringfence.host.install import accounts, cgroups, hostfacts, hostfacts_disk,
 from ringfence.host.install.hostfacts import Row
 from ringfence.host.kernel.settings import Settings
 
-DRIVERS = ("bubblewrap",)
-
 
 def required(settings: Settings) -> list[Row]:
     """Rows without which no box may start; what `serve` refuses for. Fast: some 50 ms."""

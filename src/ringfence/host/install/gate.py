@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import pwd
+import shlex
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +29,13 @@ def needed(settings: Settings, *, production: bool) -> str:
     return "" if settings.loopback_only else "a listener beyond loopback"
 
 
-def objection(settings: Settings, verdict: Verdict) -> tuple[str, str]:
-    """(why this host may not serve others, remedy); empty when it may."""
+def objection(settings: Settings, verdict: Verdict, config: Path | None = None) -> tuple[str, str]:
+    """(why this host may not serve others, remedy); empty when it may. `config`: the file of the settings, when it was
+    named."""
     if verdict.beyond(settings.accept):
         accept = ",".join(verdict.open)  # all: --accept is said anew at each start
-        return verdict.why, f"ringfence prove; or accept it by name: ringfence serve --accept {accept} --reason WHY"
+        prove = "ringfence prove" + (f" --config {shlex.quote(str(config))}" if config is not None else "")
+        return verdict.why, f"{prove}; or accept it by name: ringfence serve --accept {accept} --reason WHY"
     if verdict.open and not settings.accept_reason:
         return (
             f"{', '.join(verdict.open)} is accepted without a reason",
@@ -64,13 +67,14 @@ def recorded(settings: Settings, verdict: Verdict) -> Settings:
     return replace(settings, open=accepted)
 
 
-def check(settings: Settings, verdict: Verdict, *, production: bool) -> str:
-    """Why a second tenant is to be refused, "" when it need not be. Unavailable: what is asked for is refused now."""
-    why, remedy = objection(settings, verdict)
+def check(settings: Settings, verdict: Verdict, *, production: bool, config: Path | None = None) -> tuple[str, str]:
+    """(why a second tenant is to be refused, remedy), empty when it need not be. Unavailable: what is asked for is refused
+    now."""
+    why, remedy = objection(settings, verdict, config)
     what = needed(settings, production=production)
     if what and why:
         raise Unavailable(f"{what} needs proven walls: {why}", remedy=remedy)
-    return f"{why} (remedy: {remedy})" if why else ""
+    return why, remedy
 
 
 def who() -> str:

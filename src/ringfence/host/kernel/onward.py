@@ -1,23 +1,29 @@
 """The time that whatever expires is measured by: a wall clock that is turned back brings nothing back to life.
 
-Asks the clock it is given and remembers only when it was made. Must never be shown to people: after a clock was turned
-back it is ahead of theirs until the server starts anew.
+Asks the clock it is given and remembers what it said last. Must never be shown to people: after a clock was turned back it
+is ahead of theirs until the server starts anew.
 """
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime, timedelta
 
 from ringfence.host.kernel.ports import Clock
 
 
 class Onward:
-    """The later of the wall time and the wall time at the start plus the seconds that have passed since."""
+    """The later of the wall time and what was said last plus the seconds that have passed since."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._wall = clock.now()
-        self._start = clock.monotonic()
+        self._last = (clock.now(), clock.monotonic())
+        self._lock = threading.Lock()  # threads of the store ask too: the later of two answers is the one to remember
 
     def now(self) -> datetime:
-        return max(self._clock.now(), self._wall + timedelta(seconds=self._clock.monotonic() - self._start))
+        with self._lock:
+            wall, seconds = self._last
+            monotonic = self._clock.monotonic()
+            later = max(self._clock.now(), wall + timedelta(seconds=monotonic - seconds))
+            self._last = (later, monotonic)
+        return later

@@ -19,7 +19,7 @@ _WEAK: dict[str, str] = {
     "no-cpu-limit": "the processor time of a box is not bounded",
     "no-swap-limit": "the memory limit holds for RAM alone: a box may use all of the host's swap",
     "no-nft": "the box has a loopback interface only",
-    "unproved": "no attack suite has tried these walls since this host was booted",
+    "unproved": "no attack suite has tried these walls as they are now, since this host was booted",
 }
 
 

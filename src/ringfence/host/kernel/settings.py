@@ -33,7 +33,7 @@ ACCEPT = {
     "no-cpu-limit": "no CPU limit: the server was given cgroups without the cpu controller",
     "no-swap-limit": "the kernel counts no swap: a box's memory limit holds for RAM, and it may swap beyond it",
     "no-nft": "no redirect and no reject in a box's network namespace: it has a loopback only",
-    "unproved": "profile production on a host where `ringfence prove` has not run since it was booted",
+    "unproved": "production, a wider listener or a second tenant on walls that `ringfence prove` has not tried as they are",
 }
 
 DAY = 86_400
@@ -67,6 +67,7 @@ class Settings:
     accepted_by: str = ""  # who started the server; found, not set
     open: tuple[str, ...] = ()  # of `accept`: what stands open in the last prove, or `unproved`; found, not set
     gate: str = ""  # why this host may not serve more than one tenant; found, not set. "" = it may
+    gate_remedy: str = ""  # the command that opens it; found, not set
     bwrap: str = "/usr/bin/bwrap"
     python: str = "/usr/bin/python3"
     cgroup_parent: str = ""
@@ -352,7 +353,7 @@ KEYS: tuple[Key, ...] = (
         "accept_reason",
         "text",
         f"one line, {MAX_REASON} characters",
-        "why profile production may start with `unproved` or an open row of prove accepted; goes into the audit",
+        "why others may be served with `unproved` or an open row of prove accepted; goes into the audit",
         _reason,
     ),
     Key("bwrap", "path", "absolute", "the bubblewrap program", _program),

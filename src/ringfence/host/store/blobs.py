@@ -21,6 +21,7 @@ from ringfence.host.kernel.errors import Conflict, Invalid, NotFound, TooLarge
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.store.blob_rows import LEAST_COUNTED, MAX_OF_RUN, drop_blobs, make_room
 from ringfence.host.store.database import Database
+from ringfence.host.store.owned import owned_row
 from ringfence.host.store.run_rows import check_fence, fenced, run_row
 from ringfence.host.store.schema import blob_chunks, blobs
 from ringfence.host.store.transaction import Tx
@@ -40,7 +41,7 @@ _THIS_CHUNK = sa.and_(
     blob_chunks.c.digest == sa.bindparam("which"),
     blob_chunks.c.n == sa.bindparam("number"),
 )
-_CHUNK = sa.select(blob_chunks.c.data).where(_THIS_CHUNK)
+_CHUNK: sa.Select[Any] = sa.select(blob_chunks.c.run, blob_chunks.c.digest, blob_chunks.c.data).where(_THIS_CHUNK)
 _HAS_CHUNK = sa.select(blob_chunks.c.n).where(_THIS_CHUNK)
 _INSERT_CHUNK = sa.insert(blob_chunks)
 
@@ -151,6 +152,7 @@ def _partial(blob: Blob) -> Conflict:
 def _blob(connection: Connection, run: RunId, digest: str) -> Blob | None:
     named = _DIGEST.fullmatch(digest) is not None
     row = connection.execute(_BLOB, {"in_run": run, "which": digest}).one_or_none() if named else None
+    row = owned_row(row, run=run, digest=digest)
     return None if row is None else Blob(row.digest, row.size, row.held, row.made, row.checked)
 
 
@@ -167,10 +169,11 @@ def _chunk(connection: Connection, run: RunId, digest: str, n: int) -> bytes:
     """NotFound."""
     which: dict[str, Any] = {"in_run": run, "which": digest, "number": n}
     there = 0 <= n < MAX_BYTES // CHUNK_BYTES
-    data: bytes | None = connection.execute(_CHUNK, which).scalar_one_or_none() if there else None
-    if data is None:
+    row = connection.execute(_CHUNK, which).one_or_none() if there else None
+    row = owned_row(row, run=run, digest=digest)
+    if row is None:
         raise NotFound(f"no such chunk of the blob {digest}: {n}")
-    return bytes(data)
+    return bytes(row.data)
 
 
 def _put(tx: Tx, run: RunId, epoch: int, digest: str, n: int, size: int, data: bytes) -> None:

@@ -12,6 +12,7 @@ from ringfence.host.kernel.ids import MessageId
 from ringfence.host.kernel.people import User
 from ringfence.host.kernel.threads import Message
 from ringfence.host.store.messages import message_by_id
+from ringfence.host.store.owned import owned_row
 from ringfence.host.store.schema import Utc, idempotency
 from ringfence.host.store.text import storable
 from ringfence.host.store.transaction import Tx
@@ -41,7 +42,8 @@ class Key:
         """The message that it stands for. KeyReused."""
         tx.connection.execute(_OVER, {"before": tx.now() - _KEPT})
         which = {"of_tenant": self.actor.tenant, "by_actor": self.actor.id, "named": self.text}
-        kept = tx.connection.execute(_FIND, which).one_or_none()
+        found = tx.connection.execute(_FIND, which).one_or_none()
+        kept = owned_row(found, tenant=self.actor.tenant, actor=self.actor.id, key=self.text)
         if kept is None:
             return None
         message = message_by_id(tx.connection, MessageId(kept.message))

@@ -1,8 +1,8 @@
 """Row keys checked on read: the rows that a query gave are those of whom it was asked for.
 
 The second wall behind a query's own filter (decision 0028, drill D-6): it reads the keys that the rows themselves carry.
-Every question that is asked for one user, tenant, thread or run passes its rows through here. It must never be built from
-the query that it checks.
+Questions that are asked for one user, tenant, thread or run, and whose answer holds what somebody said, did or owns, pass
+their rows through here; numbers, yes and no, and the lanes do not. It must never be built from the query that it checks.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _TOOL_BYTES = 200
 _MINE = steps.c.run == sa.bindparam("in_run")
 _STEP = sa.select(steps).where(_MINE, steps.c.n == sa.bindparam("number"))
 _ALL = sa.select(steps).where(_MINE).order_by(steps.c.n)
-_STATES = sa.select(steps.c.n, steps.c.state).where(_MINE).order_by(steps.c.n)
+_STATES = sa.select(steps.c.run, steps.c.n, steps.c.state).where(_MINE).order_by(steps.c.n)
 _CHECKPOINT = sa.select(checkpoints).where(checkpoints.c.run == sa.bindparam("in_run"))
 _COUNT = sa.select(sa.func.count()).where(_MINE)
 _INSERT = sa.insert(steps).returning(steps)
@@ -133,7 +133,7 @@ def steps_of(connection: Connection, run: RunId) -> list[Step]:
 
 def states_of(connection: Connection, run: RunId) -> dict[int, StepState]:
     """Of a run that is there, by number. Without arguments and results: a run has up to 1,000 steps of 512 KiB."""
-    return {row.n: StepState(row.state) for row in connection.execute(_STATES, {"in_run": run})}
+    return {row.n: StepState(row.state) for row in owned(connection.execute(_STATES, {"in_run": run}), run=run)}
 
 
 def find_checkpoint(connection: Connection, run: RunId) -> Checkpoint | None:

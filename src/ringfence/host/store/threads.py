@@ -92,7 +92,10 @@ class SqlThreads:
         query = _LIVE.where(threads.c.id.in_(mine)).order_by(threads.c.name)
         found = await self._database.read(lambda connection: threads_with_members(connection, query, {}))
         if not all(user in thread.members for thread in found):
-            raise Failed("the store found a thread of other members: nothing was given out")
+            raise Failed(
+                "the store found a thread of other members: nothing was given out",
+                remedy="report this: a query lost its filter",
+            )
         return found
 
     async def of_tenant(self, tenant: TenantId) -> list[Thread]:

@@ -34,6 +34,7 @@ from ringfence.host.store.events import Draft, append
 from ringfence.host.store.keys import Key, check_key
 from ringfence.host.store.lanes import check_free, check_room, lane_of, to_steer
 from ringfence.host.store.messages import add_message, attached, message_by_id, steers_of
+from ringfence.host.store.owned import owned_row
 from ringfence.host.store.people import find_user_by_id
 from ringfence.host.store.run_rows import run_of, run_row
 from ringfence.host.store.schema import runs, turns
@@ -150,6 +151,7 @@ def _check_attachments(attachments: Sequence[Attachment]) -> None:
 
 def _turn_row(connection: Connection, turn: TurnId) -> Row[Any]:
     row = connection.execute(_BY_ID, {"which": turn}).one_or_none() if storable(turn) else None
+    row = owned_row(row, id=turn)
     if row is None:
         raise NotFound(f"no such turn: {turn!r}")
     return row

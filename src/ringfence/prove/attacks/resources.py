@@ -202,7 +202,7 @@ def cores(place: Place) -> Outcomes:
 
 
 def queues(place: Place) -> Outcomes:
-    """E16: POSIX message queues of 640 KiB each, against RLIMIT_MSGQUEUE. Arguments: how many."""
+    """E16: POSIX message queues of 80 KiB each (10 messages of 8 KiB), against RLIMIT_MSGQUEUE. Arguments: how many."""
     made: list[bytes] = []
     attributes = (ctypes.c_long * 8)(0, 10, 8192)
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ringfence.prove.attacks.trying import Outcomes, Place, attempt, each, machine, open_for_writing, read, syscall
@@ -72,6 +73,7 @@ def worst(pids: list[int], work: Callable[[int], object]) -> str:
     return ", ".join(f"{outcome} ({len(found)})" for outcome, found in said.items()) or "nobody there"
 
 
+@contextmanager
 def own_child() -> Iterator[int]:
     """A child to be attacked, for the control: same id, no wall between."""
     ready, go = os.pipe(), os.pipe()
@@ -92,9 +94,8 @@ def with_child(attack: Callable[[Place], Outcomes]) -> Callable[[Place], Outcome
     """The control of an attack: the same on an own child."""
 
     def control(place: Place) -> Outcomes:
-        for pid in own_child():
+        with own_child() as pid:
             return attack(Place([str(pid)]))
-        raise RuntimeError("no child")
 
     return control
 
@@ -297,15 +298,11 @@ def init(place: Place) -> Outcomes:
 
 def kill_own(place: Place) -> Outcomes:
     """The control of `init`: the same signals to an own child."""
-    for pid in own_child():
+    with own_child() as pid:
         os.kill(pid, signal.SIGTERM)
-        _, status = os.waitpid(pid, os.WUNTRACED)
-        replacement = os.fork()
-        if replacement == 0:
-            os._exit(0)
-        os.waitpid(replacement, 0)
-        return {"kill": "done" if os.WIFSIGNALED(status) else "lives"}
-    raise RuntimeError("no child")
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # still there for own_child to wait for
+        killed = info is not None and info.si_code == os.CLD_KILLED
+        return {"kill": "done" if killed else "lives"}
 
 
 ATTACKS = {
