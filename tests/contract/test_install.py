@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from ringfence.bench.throwaway import COMMAND
 from ringfence.host.install import prepare, runtime
 from ringfence.host.install.layout import Layout
 from ringfence.host.kernel.errors import Invalid
@@ -399,7 +400,11 @@ def test_doctor_of_this_host() -> None:
     assert (done.code == 0) is answer["ok"] is all(r["ok"] for r in answer["rows"] if r["level"] == "required")
     assert all(set(row) == {"id", "ok", "level", "found", "remedy"} for row in answer["rows"])
     assert not (state_base() / "ringfence-no-such").exists()
-    assert own(state_base() / "x", "doctor", driver="docker").code == 2
+
+
+def test_a_driver_that_is_none_is_wrong_usage() -> None:
+    done = subprocess.run([COMMAND, "doctor", "--driver", "docker"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "none of bubblewrap" in done.stderr and "Traceback" not in done.stderr
 
 
 # --- what a server is started with -----------------------------------------------------------------------------------

@@ -5,9 +5,11 @@ All walls at once in one copy: a row that does not notice its own would stay hel
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
-from ringfence.prove import copied
+from ringfence.prove import copied, planted
 from ringfence.prove.copied import Patch
 from ringfence.prove.registry import chosen, rows
 from ringfence.prove.suite import prove
@@ -47,13 +49,13 @@ BROKEN: dict[str, tuple[Patch, str]] = {  # file -> what is wrong in it, and the
             instead("    syscalls.join_session_keyring()\n", ""),
             instead("        syscalls.set_attributes(tree,", "        (tree,"),
         ),
-        "A13,C10,C25,E09,E16,E17,E18",
+        "A13,C10,C25,E09,E17,E18",
     ),
     "spawner/limits.py": (
         every(
             instead("cmds_memory = limits.memory - max(64 * MIB, limits.memory // 16)", "cmds_memory = limits.memory"),
             instead(
-                "    knobs = _memory(version, whole.memory) * 2 if", "    return []\n    knobs = _memory(version, 1) if"
+                "    knobs = _memory(version, whole.memory) if", "    return []\n    knobs = _memory(version, 1) if"
             ),
         ),
         "E02,E27",
@@ -83,9 +85,19 @@ BROKEN: dict[str, tuple[Patch, str]] = {  # file -> what is wrong in it, and the
 }
 
 
+def raises_queues() -> bool:
+    """Whether prove's server has more than a box may (planted.py). Root of a container without CAP_SYS_RESOURCE gives each
+    box what it was given itself, which is the same 800 KiB."""
+    before = resource.getrlimit(resource.RLIMIT_MSGQUEUE)
+    with planted.raised():
+        now = resource.getrlimit(resource.RLIMIT_MSGQUEUE)
+    return now != before
+
+
 def test_rows_notice_that_their_wall_is_gone() -> None:
     """That they hold in the package as it is shows test_prove's whole suite."""
     ids = ",".join(ids for _, ids in BROKEN.values() if ids)
+    ids += ",E16" if raises_queues() else ""
     patches = {name: patch for name, (patch, _) in BROKEN.items()}
     report = prove(chosen(rows(), ids), patches={**copied.HOSTILE, **patches})
     assert {result.row.id: result.status for result in report.results} == dict.fromkeys(ids.split(","), "open")

@@ -41,13 +41,14 @@ def _start(made: Installation) -> int | None:
         call("keyctl", JOIN_SESSION_KEYRING, 0)
         key = call("add_key", b"user", b"ringfence-prove", b"x", 1, SESSION_KEYRING)
         call("keyctl", SETPERM, key, OF_PLANTED if os.geteuid() == 0 else OF_GIVEN)
-    with _raised():
+    with raised():
         made.start()
     return key
 
 
 @contextlib.contextmanager
-def _raised() -> Iterator[None]:
+def raised() -> Iterator[None]:
+    """`RAISED`, as far as this process may, until the end."""
     before = {kind: resource.getrlimit(kind) for kind in RAISED}
     try:
         for kind, value in RAISED.items():
