@@ -164,9 +164,11 @@ class BringUp:
                 await link.close()
             with suppress(NotFound):  # never provisioned
                 await self._parts.driver.stop(box)
-            if row.observed is not Observed.ABSENT:
-                row = await store.boxes.update(box, observed=Observed.STOPPED)
-        await self._lost(box)
+            try:
+                if row.observed is not Observed.ABSENT:
+                    row = await store.boxes.update(box, observed=Observed.STOPPED)
+            finally:  # it is down, whatever the store takes now
+                await self._lost(box)
         if desired is Desired.REMOVED:
             self._links.drop(slot)
         return row
@@ -220,8 +222,12 @@ class BringUp:
         return None
 
     async def _fell(self, slot: Slot) -> None:
+        """Whether or not the store takes it now: whoever waits for something in the box would wait for ever."""
         slot.link = None
-        await self._parts.store.boxes.update(slot.box, observed=Observed.LOST)
+        try:
+            await self._parts.store.boxes.update(slot.box, observed=Observed.LOST)
+        except RingfenceError as error:
+            self._log.error("box %s is lost, and the store does not have it: %s", slot.box, error)
         await self._lost(slot.box)
 
     async def adopt(self, box: Box, sight: Sight) -> bool:
