@@ -133,7 +133,7 @@ class DiskWatch:
                 await asyncio.sleep(self._parts.config.disk_seconds)
                 self._tidy()
                 for box in [slot.box for slot in self._links if slot.wire() is not None]:
-                    if box not in self._bounded | self._walked:
+                    if box not in self._bounded and box not in self._walked:
                         self._walked.add(box)
                         group.create_task(self._looked(box, gate))
 
