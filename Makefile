@@ -26,7 +26,7 @@ demo: $(STAMP)
 	@$(BIN)/python scripts/demo.py
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(TESTS)
 
 check: $(STAMP)
 	@$(BIN)/ruff format --check .
@@ -37,6 +37,7 @@ check: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/ringfence bench boxes
 	@$(BIN)/ringfence bench turns
+	@$(BIN)/ringfence bench durable
 	@$(BIN)/ringfence bench walls
 
 soak: $(STAMP)

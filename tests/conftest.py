@@ -2,6 +2,7 @@
 
 Tests marked `root` need root (own host ids, cgroups). An ordinary user's run leaves them out and says how many; in CI as
 root nothing may be left out or skipped: a missing part is a failure there. Tests marked `soak` run by `make soak` only.
+What failed is written to the file that RINGFENCE_TESTS_FAILED names, one node a line (docs/decisions/0043).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ settings.load_profile("patient")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+FAILED = os.environ.get("RINGFENCE_TESTS_FAILED", "")
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 ONLY_ROOT = "needs root"
 IS_ROOT = os.geteuid() == 0
@@ -67,7 +69,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.write_line(f"  {report.nodeid}")
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if STRICT and reporter is not None and reporter.stats.get("skipped"):
+    if reporter is None:
+        return
+    kinds = ("failed", "error", "skipped") if STRICT else ("failed", "error")
+    if STRICT and reporter.stats.get("skipped"):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if FAILED and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # a whole run, not one cut short
+        nodes = dict.fromkeys(report.nodeid for kind in kinds for report in reporter.stats.get(kind, []))
+        with open(FAILED, "w") as out:
+            out.writelines(f"{node}\n" for node in nodes)
