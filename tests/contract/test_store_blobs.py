@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from ringfence.host.kernel.runs import Run, RunState
 from ringfence.host.store import blob_rows, blobs
 from ringfence.host.store.blobs import CHUNK_BYTES, MAX_BYTES
 from ringfence.wire import messages as wire
+from tests.support.databases import outside
 from tests.support.store import Team, a_team
 
 CHUNK = CHUNK_BYTES
@@ -55,11 +55,7 @@ async def there(team: Team, run: Run, digest: str) -> bool:
 
 
 def stored(team: Team, query: str, *values: object) -> list[Any]:
-    outside = sqlite3.connect(str(team.store._database.world.dialect.url.database))
-    try:
-        return outside.execute(query, values).fetchall()
-    finally:
-        outside.close()
+    return outside(team.folder, query, *values)
 
 
 async def fresh(team: Team, user: User | None = None) -> Run:

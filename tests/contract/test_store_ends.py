@@ -42,6 +42,7 @@ async def test_requeue_waits_out_its_back_off_and_is_not_overtaken(team: Team) -
         await team.store.runs.requeue(run.id, again.epoch, "again")
 
 
+@pytest.mark.sqlite
 async def test_a_back_off_does_not_outlive_a_clock_that_was_turned_back(team: Team, tmp_path: Path) -> None:
     """F26: the wall is a day earlier when the server comes back."""
     run = await team.running()
@@ -264,6 +265,7 @@ async def test_a_redrive_by_hand_finds_it_interrupted(team: Team) -> None:
     assert (step.state, new) == (StepState.INTERRUPTED, False)
 
 
+@pytest.mark.sqlite
 async def test_the_end_of_a_run_reads_no_other_step(team: Team, tmp_path: Path) -> None:
     """Not even to see whether it has ended: 256 KiB of arguments lie before that."""
     engine = sa.create_engine(address(tmp_path))

@@ -24,6 +24,7 @@ from ringfence.host.kernel.ports import Accepted
 from ringfence.host.kernel.runs import LEASE_SECONDS, RUN_FINAL, Effect, RunState, StepState
 from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store.store import SqlStore, open_store
+from tests.support.databases import put_migrated_file
 from tests.support.store import CountingIds, HandClock, address
 
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class TwoWorkers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
+        put_migrated_file(Path(self.folder.name))
         self.loop = asyncio.new_event_loop()
         self.clock = HandClock()
         self.runs: dict[RunId, Known] = {}  # in the order of their messages
@@ -133,9 +135,15 @@ class TwoWorkers(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, limit=st.integers(1, 3))
     def claim(self, worker: str, limit: int) -> None:
-        expected = self.claimable()[:limit]
+        waiting = self.claimable()
         got = self.wait(self.store(worker).runs.claim(worker, limit, lambda run: f"{worker} {run}"))
-        assert [run.id for run in got] == [run.id for run in expected]
+        expected = [self.runs[run.id] for run in got]
+        assert len(got) == min(limit, len(waiting))
+        taken = [[run for run in expected if run.actor == user] for user in self.actors]
+        own = [[run for run in waiting if run.actor == user] for user in self.actors]
+        assert all(mine[: len(some)] == some for mine, some in zip(own, taken, strict=True)), "of each oldest first"
+        for some, others, left in zip(taken, reversed(taken), reversed(own), strict=True):
+            assert len(some) <= len(others) + 1 or others == left, "in turn (kernel/fairness.py)"
         for run, known in zip(got, expected, strict=True):
             known.epoch, known.attempts, known.claims = known.epoch + 1, known.attempts + 1, known.claims + 1
             known.state, known.worker = RunState.RUNNING, worker
@@ -143,8 +151,7 @@ class TwoWorkers(RuleBasedStateMachine):
             assert (run.epoch, run.attempts, run.worker) == (known.epoch, known.attempts, worker)
 
     def claimable(self) -> list[Known]:
-        """The first live run of each lane in which none is running, when it is due. The clock stands still between two
-        messages, so the order over lanes is that of the ids."""
+        """The first live run of each lane in which none is running, when it is due: oldest first."""
         busy = {run.lane for run in self.runs.values() if run.state is RunState.RUNNING}
         heads: dict[str, Known] = {}
         for run in self.runs.values():

@@ -18,6 +18,7 @@ from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store.events import Draft, append
 from ringfence.host.store.transaction import Tx
 from ringfence.host.store.wakes import MOST, Wakes
+from tests.support.databases import outside
 from tests.support.store import Team, a_team
 
 ODD = "\ud800"
@@ -241,3 +242,33 @@ def test_of_the_oldest_threads_nothing_is_known() -> None:
         wakes.notify({ThreadId("busy"): number})
     assert (wakes.newest(ThreadId("t10")), wakes.newest(ThreadId("busy"))) == (None, MOST + 9)
     assert wakes.newest(ThreadId("t11")) == 11
+
+
+# --- how runs stand whose executors are gone ---------------------------------------------------------------------------
+
+
+async def test_standings_are_what_the_parts_say_of_each_run_that_is_there(team: Team) -> None:
+    for n in range(3):
+        lane = await team.store.threads.add(team.tenant.id, f"lane{n}", [team.alice.id, team.bob.id], False)
+        await team.store.turns.accept(lane.id, (team.alice, team.bob)[n % 2].id, "go", "queue", None)
+    plain, doubtful, saved = await team.claim()
+    for run, steps in ((doubtful, 2), (saved, 1)):
+        for n in range(1, steps + 1):
+            await team.begin(run, n)
+            if (run, n) != (doubtful, 2):
+                await team.store.steps.end(run.id, run.epoch, n, {"ok": True}, False)
+    await team.store.steps.save_checkpoint(saved.id, saved.epoch, "before_model", 1, "{}")
+    outside(team.folder, "UPDATE users SET disabled = true WHERE id = ?", team.bob.id)
+    asked = [plain.id, doubtful.id, saved.id, RunId("run_none"), RunId(ODD)]
+    found = await team.store.reads.standings(asked)
+    assert list(found) == asked[:3]
+    for run in (plain, doubtful, saved):
+        at = found[run.id]
+        assert at.run == await team.get(run.id)
+        assert at.steps == await team.store.steps.count(run.id)
+        assert at.open == {step.n: step.effect for step in await team.store.steps.open(run.id)}
+        assert at.disabled == (run.actor == team.bob.id)
+        assert (list(at.effects), list(at.gates)) == ([], [])
+    assert [found[run.id].checkpoint for run in (plain, doubtful, saved)] == [0, 0, 1]
+    assert list(found[doubtful.id].open) == [2]
+    assert await team.store.reads.standings([]) == {}

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from ringfence.bench.throwaway import CommandFailed
 from ringfence.host.kernel.boxes import Limits
 from ringfence.host.kernel.errors import NotFound, StaleEpoch
-from ringfence.host.kernel.ids import BoxId, RunId
-from ringfence.host.kernel.runs import LEASE_SECONDS, Run, RunState
+from ringfence.host.kernel.fairness import Waiting
+from ringfence.host.kernel.ids import RunId
+from ringfence.host.kernel.runs import LEASE_SECONDS, RunState
 from ringfence.host.kernel.threads import EventKind, TurnState
 from ringfence.host.store.lanes import _WAITING
-from ringfence.host.store.runs import _CLAIMABLE, _HELD
+from ringfence.host.store.runs import _CHOSEN, _FEW, _HELD, SqlRuns
+from tests.support.databases import outside
 from tests.support.store import Team, a_team, address, opened
 
 
@@ -60,14 +63,12 @@ async def test_claim_takes_the_oldest_of_each_lane_up_to_the_limit(team: Team) -
 async def test_the_database_itself_refuses_two_live_runs_of_a_lane(team: Team, tmp_path: Path) -> None:
     run = await team.running()
     second = await team.say()
-    outside = sqlite3.connect(tmp_path / "ringfence.db")
-    with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
-        outside.execute(
+    with pytest.raises((sqlite3.IntegrityError, CommandFailed), match=r"UNIQUE|uq_runs_lane"):
+        outside(
+            tmp_path,
             "UPDATE runs SET state = 'running', worker = 'w', lease_until = '2026-01-01 00:00:00.000000' WHERE id = ?",
-            [second.run.id],
+            second.run.id,
         )
-    outside.rollback()
-    outside.close()
     assert (await team.get(run.id)).state is RunState.RUNNING
 
 
@@ -83,23 +84,52 @@ async def test_two_workers_never_claim_the_same(team: Team, tmp_path: Path) -> N
     assert len(taken) == len(set(taken)) == 20
 
 
+@pytest.mark.postgresql
+@pytest.mark.parametrize("taken", [True, False], ids=["taken", "control"])
+async def test_what_another_kernel_takes_between_two_looks_is_not_claimed_twice(
+    team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """Its turn is found out without a lock: the look that locks the row asks once more whether it is queued."""
+    said = await team.say()
+    in_turn = SqlRuns._in_turn
+
+    def slowly(runs: SqlRuns, *which: Any) -> list[Waiting]:
+        waiting = in_turn(runs, *which)
+        assert [one.run for one in waiting] == [said.run.id]
+        if taken:
+            outside(
+                tmp_path,
+                "UPDATE runs SET state = 'running', worker = 'w2', epoch = 1, lease_until = '2027-01-01' WHERE id = ?",
+                said.run.id,
+            )
+        return waiting
+
+    monkeypatch.setattr(SqlRuns, "_in_turn", slowly)
+    claimed = await team.claim()
+    assert [run.id for run in claimed] == ([] if taken else [said.run.id])
+    row = await team.get(said.run.id)
+    assert (row.worker, row.epoch, row.attempts) == (("w2", 1, 0) if taken else ("w1", 1, 1))
+
+
 async def test_a_disabled_user_waits_and_holds_nobody_back(team: Team, tmp_path: Path) -> None:
     await team.say(user=team.alice)
     mine = await team.say(user=team.bob)
-    outside = sqlite3.connect(tmp_path / "ringfence.db")
-    outside.execute("UPDATE users SET disabled = 1 WHERE id = ?", [team.alice.id])
-    outside.commit()
-    outside.close()
+    outside(tmp_path, "UPDATE users SET disabled = true WHERE id = ?", team.alice.id)
     assert [run.id for run in await team.claim()] == [mine.run.id]
 
 
+@pytest.mark.sqlite
 async def test_finished_runs_cost_a_claim_nothing(team: Team, tmp_path: Path) -> None:
     """I10: the database's own plan names the indexes over live runs, and never walks the table of all runs."""
     engine = sa.create_engine(address(tmp_path))
-    due = _CLAIMABLE.params(now=team.clock.now(), never=team.clock.now(), count=8)
-    question = due.compile(engine, compile_kwargs={"literal_binds": True})
+    now = {"now": team.clock.now(), "never": team.clock.now()}
+    few = _FEW.params(**now, deep=8).compile(engine, compile_kwargs={"literal_binds": True})
+    chosen = _CHOSEN.params(**now, chosen=["a", "b"]).compile(
+        engine, compile_kwargs={"literal_binds": True, "render_postcompile": True}
+    )
     with engine.connect() as connection:
-        steps = [row.detail for row in connection.execute(sa.text(f"EXPLAIN QUERY PLAN {question}"))]
+        steps = [row.detail for row in connection.execute(sa.text(f"EXPLAIN QUERY PLAN {few}"))]
+        steps += [row.detail for row in connection.execute(sa.text(f"EXPLAIN QUERY PLAN {chosen}"))]
         beat = _HELD.params(by_worker="w").compile(engine, compile_kwargs={"literal_binds": True})
         steps += [row.detail for row in connection.execute(sa.text(f"EXPLAIN QUERY PLAN {beat}"))]
         full = _WAITING.params(in_lane="l").compile(engine, compile_kwargs={"literal_binds": True})
@@ -110,6 +140,7 @@ async def test_finished_runs_cost_a_claim_nothing(team: Team, tmp_path: Path) ->
         "SEARCH other USING INDEX ix_runs_live (lane=?)",
         "SCAN runs USING INDEX uq_runs_lane",
         "SEARCH runs USING INDEX ix_runs_live (lane=?)",
+        "SEARCH runs USING INDEX sqlite_autoindex_runs_1 (id=?)",
     }
 
 
@@ -170,6 +201,8 @@ async def test_a_lease_of_a_clock_that_was_turned_back_takes_nothing_away(team: 
 
 
 async def test_a_run_of_another_worker_is_expired_at_once(team: Team) -> None:
+    """Of an actor whose home is here: an installation has one kernel process at a time."""
+    await team.store.boxes.home_of(team.alice, "fake", Limits())
     run = await team.running()
     assert await team.store.runs.expired("w1") == []
     assert [gone.id for gone in await team.store.runs.expired("w2")] == [run.id]
@@ -195,58 +228,6 @@ async def test_adoption_raises_the_epoch_and_fences_the_old_holder(team: Team) -
     with pytest.raises(NotFound):
         await team.store.runs.adopt(RunId("run_none"), "w2", 1)
     assert await team.store.runs.heartbeat("w1") == {}
-
-
-FIRST = 1  # cursor
-BLOB, OTHER = hashlib.sha256(b"blob").hexdigest(), hashlib.sha256(b"other").hexdigest()
-Write = Callable[[Team, Run, int], Awaitable[object]]
-WRITES: list[Write] = [
-    lambda team, run, epoch: team.store.runs.adopt(run.id, "w9", epoch),
-    lambda team, run, epoch: team.store.runs.assign(run.id, epoch, BoxId("a" * 16), "digest"),
-    lambda team, run, epoch: team.store.runs.requeue(run.id, epoch, "why"),
-    lambda team, run, epoch: team.store.runs.end(run.id, epoch, RunState.COMPLETED, "", "late"),
-    lambda team, run, epoch: team.begin(run, 1, epoch),
-    lambda team, run, epoch: team.begin(run, 2, epoch),
-    lambda team, run, epoch: team.store.steps.end(run.id, epoch, 1, {"ok": True}, False),
-    lambda team, run, epoch: team.store.steps.save_checkpoint(run.id, epoch, "before_model", 0, "state"),
-    lambda team, run, epoch: team.store.runs.end(run.id, epoch, RunState.COMPLETED, "", "late", 1 << 40),
-    lambda team, run, epoch: team.store.threads.set_summary(run.id, epoch, FIRST, "late"),
-    lambda team, run, epoch: team.store.blobs.put(run.id, epoch, OTHER, 0, 5, b"other"),
-    lambda team, run, epoch: team.store.blobs.get(run.id, epoch, BLOB, 0),
-    lambda team, run, epoch: team.store.blobs.whole(run.id, epoch, BLOB),
-    lambda team, run, epoch: team.store.steps.save_checkpoint(run.id, epoch, "before_model", 0, "state", [BLOB]),
-]
-
-
-async def at_work(team: Team) -> Run:
-    """A running run with a step, a blob and a message before its own."""
-    await team.store.runs.cancel((await team.say("earlier")).run.id)
-    run = await team.running()
-    await team.begin(run, 1)
-    await team.store.blobs.put(run.id, 1, BLOB, 0, 4, b"blob")
-    return run
-
-
-@pytest.mark.parametrize("write", WRITES)
-async def test_every_write_is_fenced(team: Team, write: Write) -> None:
-    """I5, F30: by an old epoch, by one to come, and by the right one of a run that is not running."""
-    run = await at_work(team)
-    await team.store.runs.adopt(run.id, "w2", 1)
-    before = await team.get(run.id), await team.store.steps.all(run.id), await team.newest()
-    for epoch in (0, 1, 3):
-        with pytest.raises(StaleEpoch):
-            await write(team, run, epoch)
-    assert (await team.get(run.id), await team.store.steps.all(run.id), await team.newest()) == before
-    await team.store.runs.requeue(run.id, 2, "lost")
-    with pytest.raises(StaleEpoch):
-        await write(team, run, 2)
-
-
-@pytest.mark.parametrize("write", [write for number, write in enumerate(WRITES) if number != 1])
-async def test_the_current_epoch_may_write(team: Team, write: Write) -> None:
-    """The positive control of the fence."""
-    run = await at_work(team)
-    await write(team, run, 1)
 
 
 async def test_assign(team: Team) -> None:

@@ -113,6 +113,7 @@ async def test_a_turn_can_be_told_so_much(team: Team) -> None:
     assert (await team.steer("z")).run.id != again.id
 
 
+@pytest.mark.sqlite
 async def test_a_turns_steers_are_found_without_a_walk_through_the_thread(team: Team, tmp_path: Path) -> None:
     """I10: they are in an index of their own, in which no other message is."""
     engine = sa.create_engine(address(tmp_path))

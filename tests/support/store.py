@@ -1,60 +1,25 @@
-"""A real store in a file, with a clock that tests move and ids that sort by their making."""
+"""A real store, with a clock that tests move and ids that sort by their making."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ringfence.host.kernel.canonical import digest
-from ringfence.host.kernel.ids import BoxId, RunId, box_id, sortable
+from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.people import Tenant, User, UserKind
 from ringfence.host.kernel.ports import Accepted
 from ringfence.host.kernel.runs import Effect, Run, Step
 from ringfence.host.kernel.threads import Event, Thread
 from ringfence.host.store.store import SqlStore, open_store
+from tests.support.clocks import CountingIds, HandClock
+from tests.support.databases import address, hold_clock
 
 ARGUMENTS = {"command": "ls"}
+INSTALLATION = "i" * 16
 DIGEST = digest("shell", ARGUMENTS, Effect.LOCAL)
-
-
-class HandClock:
-    """Moves when it is told to. `jump` moves the wall only, as an administrator would."""
-
-    def __init__(self) -> None:
-        self._seconds = 1000.0
-        self._wall = timedelta()
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._seconds) + self._wall
-
-    def monotonic(self) -> float:
-        return self._seconds
-
-    def pass_seconds(self, seconds: float) -> None:
-        self._seconds += seconds
-
-    def jump(self, by: timedelta) -> None:
-        self._wall += by
-
-
-class CountingIds:
-    """Unique in the process; `first` keeps those of two processes apart."""
-
-    def __init__(self, first: int = 0) -> None:
-        self._numbers = itertools.count(first)
-
-    def new(self, prefix: str) -> str:
-        return sortable(prefix, next(self._numbers), 0)
-
-    def box(self) -> BoxId:
-        return box_id(next(self._numbers))
-
-    def secret(self) -> str:
-        return f"{next(self._numbers):052d}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +32,7 @@ class Team:
     alice: User
     bob: User
     thread: Thread
+    folder: Path = Path()  # of the database
 
     async def say(self, text: str = "hello", user: User | None = None, key: str | None = None) -> Accepted:
         return await self.store.turns.accept(self.thread.id, (user or self.alice).id, text, "queue", key)
@@ -97,13 +63,11 @@ class Team:
         return (await self.events())[-1]
 
 
-def address(folder: Path) -> str:
-    return f"sqlite:///{folder / 'ringfence.db'}"
-
-
 @asynccontextmanager
 async def opened(folder: Path, clock: HandClock | None = None, first: int = 0) -> AsyncIterator[SqlStore]:
-    store = await open_store(address(folder), clock or HandClock(), CountingIds(first))
+    clock = clock or HandClock()
+    clock.hold(hold_clock(folder))
+    store = await open_store(address(folder), clock, CountingIds(first), installation=INSTALLATION)
     try:
         yield store
     finally:
@@ -118,4 +82,7 @@ async def a_team(folder: Path, parallel: bool = False) -> AsyncIterator[Team]:
         alice = await store.users.add("default", "alice", UserKind.PERSON, None)
         bob = await store.users.add("default", "bob", UserKind.PERSON, None)
         thread = await store.threads.add(tenant.id, "#team", [alice.id, bob.id], parallel)
-        yield Team(store, clock, tenant, alice, bob, thread)
+        yield Team(store, clock, tenant, alice, bob, thread, folder)
+
+
+__all__ = ["ARGUMENTS", "DIGEST", "INSTALLATION", "CountingIds", "HandClock", "Team", "a_team", "address", "opened"]

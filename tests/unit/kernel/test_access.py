@@ -59,7 +59,11 @@ run.steps          a h r a a h
 run.detail         a h r r r h
 run.cancel         a h r a a h
 run.redrive        a h r a a h
+gate.see           a a h a a h
+gate.detail        a a h h r h
+gate.answer        a a h h r h
 status             a h a a a h
+audit.read         r h h a a r
 """
 ROWS = {line.split()[0]: line.split()[1:] for line in TABLE.strip().splitlines()}
 LETTER = {Answer.ALLOW: "a", Answer.HIDE: "h", Answer.REFUSE: "r"}

@@ -50,3 +50,19 @@ def test_a_clock_that_was_behind_and_is_put_right_counts_at_once() -> None:
     onward = Onward(clock)
     clock.jump(timedelta(hours=2))
     assert onward.now() == clock.now()
+
+
+def test_a_kernel_whose_clock_is_behind_hears_the_servers() -> None:
+    clock, server = HandClock(), HandClock()
+    expires = clock.now() + timedelta(minutes=30)
+    clock.jump(timedelta(hours=-1))
+    onward = Onward(clock)
+    server.pass_seconds(1800)
+    check_expiry(expires, onward.now())  # control: nobody has told it
+    onward.hear(server.now())
+    with pytest.raises(Unauthenticated):
+        check_expiry(expires, onward.now())
+    clock.pass_seconds(10)
+    assert onward.now() == server.now() + timedelta(seconds=10)
+    onward.hear(server.now() - timedelta(hours=3))
+    assert onward.now() == server.now() + timedelta(seconds=10), "a server that is behind takes nothing back"

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from ringfence.host.kernel.boxes import Limits, LimitsAll, Rates
 from ringfence.host.kernel.errors import Invalid
-from ringfence.host.kernel.settings import ACCEPT, KEYS, LIMIT_BOUNDS, Settings, override, parse
+from ringfence.host.kernel.retention import Keep
+from ringfence.host.kernel.settings import ACCEPT, Settings
+from ringfence.host.kernel.settings_file import KEYS, LIMIT_BOUNDS, override, parse
 from ringfence.host.kernel.settings_text import as_markdown, as_toml, values
 from ringfence.host.kernel.sizes import parse_size, size_text
 from ringfence.spawner.protocol import BOUNDS
@@ -191,6 +193,7 @@ def test_one_table_knows_every_setting() -> None:
         "limits",
         "limits_all",
         "rates",
+        "retention",
         "accepted_by",
         "open",
         "gate",
@@ -198,7 +201,8 @@ def test_one_table_knows_every_setting() -> None:
     }
     named = {key.name for key in KEYS}
     assert {n for n in named if "." not in n} == {f.name for f in fields(Settings)} - placed
-    for table, kind in (("limits.", Limits), ("limits_all.", LimitsAll), ("rates.", Rates)):
+    tables = {"limits.": Limits, "limits_all.": LimitsAll, "rates.": Rates, "retention.": Keep}
+    for table, kind in tables.items():
         assert {n.removeprefix(table) for n in named if n.startswith(table)} == {f.name for f in fields(kind)}
     assert set(values(Settings())) == named
 
@@ -232,3 +236,13 @@ def test_a_table_is_no_value(text: str) -> None:
     with pytest.raises(Invalid, match="is a table") as raised:
         parse(text)
     assert "write [" in raised.value.remedy
+
+
+@pytest.mark.parametrize(("text", "most"), [("", 6), ("max_runs = 3", 2), ("max_runs = 6", 5), ("max_runs = 1", 1)])
+def test_one_user_leaves_room_for_others(text: str, most: int) -> None:
+    assert parse(text).max_user_runs == most
+
+
+def test_how_much_one_user_may_have_is_as_it_was_set() -> None:
+    assert parse("max_runs = 3\nmax_user_runs = 0").max_user_runs == 0
+    assert parse("max_runs = 3\nmax_user_runs = 3").max_user_runs == 3

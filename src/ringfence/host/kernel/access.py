@@ -55,7 +55,11 @@ class Action(StrEnum):
     RUN_DETAIL = "run.detail"  # their arguments and results
     RUN_CANCEL = "run.cancel"
     RUN_REDRIVE = "run.redrive"
+    GATE_SEE = "gate.see"  # that it is there, whose, and for which tool
+    GATE_DETAIL = "gate.detail"  # the call that is asked about
+    GATE_ANSWER = "gate.answer"
     STATUS = "status"
+    AUDIT_READ = "audit.read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,11 @@ RULES: dict[Action, Rule] = {
     Action.RUN_DETAIL: _rule(_S, told=(_M, _G, _O)),
     Action.RUN_CANCEL: _rule(_S, _O, changes=True, recorded=True, told=(_M,)),
     Action.RUN_REDRIVE: _rule(_S, _O, changes=True, recorded=True, told=(_M,)),
+    Action.GATE_SEE: _rule(_S, _W, _O),
+    Action.GATE_DETAIL: _rule(_S, _W, told=(_O,)),
+    Action.GATE_ANSWER: _rule(_S, _W, changes=True, told=(_O,)),  # every one is recorded: engine/gates.py
     Action.STATUS: _rule(_S, _M, _O),
+    Action.AUDIT_READ: _rule(_O, told=(_S, Relation.STRANGER)),  # looking at it is no act of its own: it would fill it
 }
 
 

@@ -142,3 +142,4 @@ class Box:
     created_at: datetime
     started_at: datetime | None
     last_active_at: datetime | None
+    installation: str = ""  # where its tree is; "": there is only one

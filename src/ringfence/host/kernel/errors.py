@@ -7,7 +7,7 @@
     ├── NotFound              absent, or not to be seen: same text   4 / 404
     ├── Conflict              state says no: exists, busy            1 / 409   (KeyReused, LaneBusy, LaneFull 429, Steered,
     │                                                                      Exhausted 429, Diverged, StepGap)
-    ├── Unavailable           a part or an isolation is missing      5 / 503   (BoxLost, DiskFull, StaleEpoch 409)
+    ├── Unavailable           a part or an isolation is missing      5 / 503   (BoxLost, DiskFull, StaleEpoch 409, Parked 409)
     └── Failed                ours: a bug or a broken part           1 / 500
 
 Messages carry the size and the limit; remedies carry the command to copy.
@@ -120,6 +120,12 @@ class StaleEpoch(Conflict):
     """A write by an executor that has lost its lease."""
 
     code = "stale_lease"
+
+
+class Parked(StaleEpoch):
+    """What a loop asked waits for somebody's answer, and the run with it: the loop is to end."""
+
+    code = "parked"
 
 
 class Unavailable(RingfenceError):

@@ -1,15 +1,17 @@
 """The time that whatever expires is measured by: a wall clock that is turned back brings nothing back to life.
 
-Asks the clock it is given and remembers what it said last. Must never be shown to people: after a clock was turned back it
-is ahead of theirs until the server starts anew.
+Asks the clock it is given and remembers what it said last, and what the clock of the database said. Must never be shown to
+people: after a clock was turned back it is ahead of theirs until the server starts anew.
 """
 
 from __future__ import annotations
 
 import threading
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from ringfence.host.kernel.ports import Clock
+if TYPE_CHECKING:  # ports names this
+    from ringfence.host.kernel.ports import Clock
 
 
 class Onward:
@@ -27,3 +29,11 @@ class Onward:
             later = max(self._clock.now(), wall + timedelta(seconds=monotonic - seconds))
             self._last = (later, monotonic)
         return later
+
+    def hear(self, at: datetime) -> None:
+        """Another clock, of the database server, which several kernels share, says so: no kernel whose own clock is behind
+        keeps alive what is over for the others."""
+        with self._lock:
+            wall, seconds = self._last
+            monotonic = self._clock.monotonic()
+            self._last = (max(at, wall + timedelta(seconds=monotonic - seconds)), monotonic)

@@ -11,12 +11,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from ringfence.host.kernel.auditing import Audit
 from ringfence.host.kernel.boxes import BoxKind, DiskUse, Limits, Observed
+from ringfence.host.kernel.effects import EffectRow
+from ringfence.host.kernel.gates import Gate
 from ringfence.host.kernel.ids import BoxId, RunId, TenantId, ThreadId, TurnId, UserId
-from ringfence.host.kernel.people import Actor
+from ringfence.host.kernel.journal import Blobs, Steps
+from ringfence.host.kernel.kernels import Kernels
+from ringfence.host.kernel.ledger import Effects, Gates
+from ringfence.host.kernel.onward import Onward
 from ringfence.host.kernel.reads import Reads
 from ringfence.host.kernel.registry import Boxes, Tenants, Tokens, Users
-from ringfence.host.kernel.runs import Checkpoint, Effect, Run, RunState, Step
+from ringfence.host.kernel.retention import Log, Reserve, Retention
+from ringfence.host.kernel.runs import Abandoned, Run, RunState
 from ringfence.host.kernel.threads import Attachment, Event, EventKind, Message, Summary, Thread, Turn
 
 # --- the world -------------------------------------------------------------------------------------------------------
@@ -112,9 +119,15 @@ class Runs(Protocol):
 
     async def get(self, run: RunId) -> Run: ...
     async def all(self, tenant: TenantId, limit: int) -> list[Run]: ...
-    async def claim(self, worker: str, limit: int, token_hash: Callable[[RunId], str]) -> list[Run]:
-        """Queued runs whose lane has no live run, oldest first: now running, epoch + 1, attempts + 1, leased to
-        `worker` for LEASE_SECONDS of the store's clock. At most one live run in a lane: a unique index says so."""
+    async def claim(self, worker: str, limit: int, token_hash: Callable[[RunId], str], each: int = 0) -> list[Run]:
+        """Queued runs whose actor's home is on this installation, or nowhere yet, and whose lane has no live run, user by
+        user in turn (kernel.fairness), of each the oldest first, and none of who has `each` at work (0: no such limit): now
+        running, epoch + 1, attempts + 1, leased to `worker` for LEASE_SECONDS of the store's clock. At most one live run in a
+        lane: a unique index says so."""
+
+    async def offered(self, seconds: float) -> bool:
+        """Waits until another kernel process on the database may have queued a run that `claim` gives here; False after
+        `seconds`. A hint that may be missing: whoever claims looks by itself too. Unavailable: the store is closed."""
 
     async def heartbeat(self, worker: str) -> dict[RunId, float]:
         """Renews every lease of `worker` and adds the time since the last renewal to what each run has worked; the runs
@@ -125,12 +138,20 @@ class Runs(Protocol):
         counted. StaleEpoch when `epoch` is no longer the run's."""
 
     async def expired(self, worker: str) -> list[Run]:
-        """Running runs whose lease is over, or whose worker is not `worker` while SQLite has one kernel only."""
+        """Running runs of this installation whose lease is over, or whose worker is not `worker`: an installation has one
+        kernel process at a time."""
+
+    async def abandoned(self) -> list[Abandoned]:
+        """Running runs whose lease is over, and whose actor's home is on another installation that has not been heard of
+        for GONE_SECONDS. `cancel` ends them from here; nothing else does."""
 
     async def assign(self, run: RunId, epoch: int, box: BoxId, guest_digest: str) -> None: ...
     async def requeue(self, run: RunId, epoch: int, reason: str) -> Run:
         """Back to the queue from its checkpoint; the next attempt starts not before a back-off of
         2 ** attempts * 0.5 s."""
+
+    async def hold(self, run: RunId, epoch: int, reason: str) -> Run:
+        """Back to the queue because its box or user must wait, not because it broke down: no attempt counted."""
 
     async def end(
         self, run: RunId, epoch: int, state: RunState, reason: str, reply: str | None, seen: int | None = None
@@ -143,51 +164,10 @@ class Runs(Protocol):
         """A failed run back into the queue with its journal, its attempts and working time counted anew. Conflict: it
         is not `redrivable`. The caller has authorised it."""
 
-    async def cancel(self, run: RunId) -> Run:
-        """Sets cancel_requested; a queued run is cancelled at once."""
-
-
-class Steps(Protocol):
-    """StaleEpoch, NotFound."""
-
-    async def begin(
-        self, run: RunId, epoch: int, n: int, tool: str, arguments: Mapping[str, Any], digest: str, effect: Effect
-    ) -> tuple[Step, bool]:
-        """(step, new). A step that exists with this digest is returned as it is. Conflict `diverged`: another digest;
-        Conflict `step_gap`: n is not the next number."""
-
-    async def end(self, run: RunId, epoch: int, n: int, result: Mapping[str, Any], interrupted: bool) -> Step:
-        """A step that has ended keeps its first result."""
-
-    async def get(self, run: RunId, n: int) -> Step | None: ...
-    async def count(self, run: RunId) -> int:
-        """Steps that have begun: the number of the newest one."""
-
-    async def all(self, run: RunId) -> list[Step]:
-        """With their results, which may be 256 MiB: for somebody who asked to see them, never for what a loop asks."""
-
-    async def save_checkpoint(
-        self, run: RunId, epoch: int, boundary: str, step: int, state: str, blobs: Sequence[str] = ()
-    ) -> Checkpoint:
-        """Conflict: a blob that it refers to is not whole, or is not what its digest says. Every other blob of the run
-        is dropped."""
-
-    async def checkpoint(self, run: RunId) -> Checkpoint | None: ...
-
-
-class Blobs(Protocol):
-    """Large values of a run: for its checkpoint and its asks of the model. StaleEpoch, NotFound."""
-
-    async def put(self, run: RunId, epoch: int, digest: str, n: int, size: int, data: bytes) -> None:
-        """A chunk that is there already stays. Invalid: no digest, a chunk that is not exactly the n-th of `size` bytes.
-        TooLarge: a blob above 32 MiB, a run above 256 MiB, or a user above 1 GiB over all runs once the blobs of that
-        user's final runs have been dropped, oldest first."""
-
-    async def get(self, run: RunId, epoch: int, digest: str, n: int) -> tuple[bytes, int]:
-        """(chunk, bytes of the whole)."""
-
-    async def whole(self, run: RunId, epoch: int, digest: str) -> bytes:
-        """All chunks, checked against the digest. Conflict: not whole, or not what the digest says."""
+    async def cancel(self, run: RunId, judge: Callable[[EffectRow, Gate, datetime], str] | None = None) -> Run:
+        """Sets cancel_requested; a waiting run is cancelled at once, and one at work on an installation that is gone (see
+        `abandoned`): epoch + 1, its effects in doubt `unknown`. `judge`: "" or why an answer about an effect in
+        doubt says nothing of it: what people said by then is how it ends; without a judge nobody is heard."""
 
 
 class Events(Protocol):
@@ -206,11 +186,6 @@ class Events(Protocol):
     ) -> Event: ...
     async def changed(self, thread: ThreadId, cursor: int, seconds: float) -> bool:
         """Waits until the thread has an event after `cursor`; False after `seconds`."""
-
-
-class Audit(Protocol):
-    async def record(self, actor: Actor | None, action: str, subject: str, details: Mapping[str, Any]) -> None: ...
-    async def last(self, limit: int) -> list[dict[str, Any]]: ...
 
 
 class Store(Protocol):
@@ -235,11 +210,31 @@ class Store(Protocol):
     @property
     def blobs(self) -> Blobs: ...
     @property
+    def gates(self) -> Gates: ...
+    @property
+    def effects(self) -> Effects: ...
+    @property
     def events(self) -> Events: ...
     @property
     def reads(self) -> Reads: ...
     @property
     def audit(self) -> Audit: ...
+    @property
+    def kernels(self) -> Kernels: ...
+    @property
+    def retention(self) -> Retention: ...
+    @property
+    def reserve(self) -> Reserve: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def onward(self) -> Onward:
+        """What expires is measured by. Kernels on one database server hear the server's clock in it too."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether kernels of other installations may work on it too: their boxes are in no reach of ours."""
+
     async def health(self) -> dict[str, Any]:
         """`{"ok": bool, "schema": str, "size_bytes": int, "commit_ms": float}`; never raises."""
 

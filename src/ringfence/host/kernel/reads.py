@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from ringfence.host.kernel.boxes import Box
+from ringfence.host.kernel.effects import EffectRow
+from ringfence.host.kernel.gates import Gate
 from ringfence.host.kernel.ids import RunId, ThreadId, UserId
 from ringfence.host.kernel.people import User
-from ringfence.host.kernel.runs import Checkpoint, StepState
+from ringfence.host.kernel.runs import Checkpoint, Effect, Run, StepState
 from ringfence.host.kernel.threads import Event, Message, Summary, Thread
 
 
@@ -47,6 +50,29 @@ class Brief:
     steps: Mapping[int, StepState]  # by number
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a run stands when its executor is gone."""
+
+    run: Run
+    disabled: bool  # its actor; one who was removed is not
+    checkpoint: int  # the step that it is after; 0: none
+    steps: int  # that were begun
+    open: Mapping[int, Effect]  # steps without an end, by number
+    effects: Sequence[EffectRow]  # by step; none when no step is open
+    gates: Sequence[Gate]  # oldest first; none when no step is open
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits for something, over all tenants."""
+
+    queued: int
+    queued_since: datetime | None  # of the oldest that is queued
+    parked: int  # at gates
+    dead: int  # failed `retries_exhausted`, and not redriven yet
+
+
 class Reads(Protocol):
     async def thread(self, tenant: str, name: str) -> Thread:
         """By names. NotFound: the tenant or the thread, which takes the same time."""
@@ -67,5 +93,11 @@ class Reads(Protocol):
     async def brief(self, run: RunId, limit: int, size: int) -> Brief:
         """`limit`, `size`: of its tail, as of `tail`. NotFound: the run, its actor (who was removed) or its thread."""
 
+    async def standings(self, which: Sequence[RunId]) -> dict[RunId, Standing]:
+        """Those that are there, from one snapshot."""
+
     async def waiting(self) -> bool:
         """Whether any run is queued, for whatever reason. Cheaper than a claim, and in nobody's way."""
+
+    async def backlog(self) -> Backlog:
+        """Looks at every run: for a person who asks, not for a loop."""

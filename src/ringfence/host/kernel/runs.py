@@ -50,6 +50,14 @@ class Effect(StrEnum):
     LOCAL = "local"
 
 
+class Evidence(StrEnum):
+    """What the host itself could find out about an effect that may or may not have happened."""
+
+    DONE = "done"
+    NOT_DONE = "not_done"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One attempt at a turn by one executor under one lease."""
@@ -72,6 +80,22 @@ class Run:
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
+    other_tree: bool  # its box has another tree than it worked on, and the redrive table has not looked yet
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """A run at work whose lease is over, and whose server is gone."""
+
+    run: Run
+    installation: str  # whose box it is in
+    unheard: float | None  # seconds since a kernel of that said a word; None: none ever did, or it is long ago
+    waits: bool  # whether something in its lane waits for its end
+
+    @property
+    def words(self) -> str:
+        since = "at all" if self.unheard is None else f"for {self.unheard:.0f} s"
+        return f"its server (installation {self.installation}) has not been heard of {since}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +122,7 @@ class Checkpoint:
     created_at: datetime
 
 
+DEAD_LETTERED = "retries_exhausted"  # the reason of a run that waits for `run redrive`
 REASONS: dict[str, str] = {
     "cancelled": "it was cancelled",
     "user_removed": "the user was removed",
@@ -105,7 +130,8 @@ REASONS: dict[str, str] = {
     "retries_exhausted": f"it was tried {MAX_ATTEMPTS} times and could not be finished",
     "deadline": "it worked longer than a run may",
     "diverged": "what was asked again is not what the journal has",
-    "incompatible": "the agent loop has changed since the last checkpoint and steps were recorded after it",
+    "incompatible": "what it works with has changed since the last checkpoint and steps were recorded after it",
+    "not_replayable": "its agent cannot go on from what was recorded; the transcript is kept",
     "message_too_large": "the message does not fit into what an agent loop can be given",
     "step_gap": "the agent loop left out a step number",
     "budget_exhausted": "the agent loop asked for more than a run may",
@@ -138,24 +164,3 @@ def redrivable(run: Run) -> str:
     if run.reason in _NOT_AGAIN:
         return f"it would end the same way again: {REASONS[run.reason]}"
     return ""
-
-
-class Redrive(StrEnum):
-    """What becomes of a run whose executor is gone (the rows of architecture.md section 7 that exist by now)."""
-
-    CANCEL = "cancel"
-    GIVE_UP = "give_up"  # failed `retries_exhausted`
-    INCOMPATIBLE = "incompatible"
-    REQUEUE = "requeue"  # from the checkpoint, else from the start
-
-
-def redrive(run: Run, *, guest_digest: str | None, recorded_after_checkpoint: bool) -> Redrive:
-    """Decides from facts only. `guest_digest` is the one that a new executor would run."""
-    if run.cancel_requested:
-        return Redrive.CANCEL
-    if run.attempts >= MAX_ATTEMPTS:
-        return Redrive.GIVE_UP
-    changed = run.guest_digest is not None and guest_digest is not None and run.guest_digest != guest_digest
-    if changed and recorded_after_checkpoint:
-        return Redrive.INCOMPATIBLE
-    return Redrive.REQUEUE

@@ -5,16 +5,27 @@ Pure. Knows no key by itself but the two whose spelling differs between file and
 
 from __future__ import annotations
 
-from ringfence.host.kernel.settings import ACCEPT, KEYS, SIZES, Settings
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from ringfence.host.kernel.declared import Webhook
+from ringfence.host.kernel.policy import Rule
+from ringfence.host.kernel.settings import ACCEPT, Settings
+from ringfence.host.kernel.settings_file import KEYS, LIST, SIZES
 from ringfence.host.kernel.sizes import size_text
 
 
 def _toml(value: object) -> str:
-    if isinstance(value, int):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
         return str(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_toml(name)} = {_toml(item)}" for name, item in value.items()) + " }"
     if isinstance(value, tuple):
-        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
-    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False)  # a basic string of TOML has the escapes of JSON
 
 
 def values(settings: Settings) -> dict[str, object]:
@@ -28,8 +39,28 @@ def values(settings: Settings) -> dict[str, object]:
             value = f"{host}:{value[1]}" if value else "off"
         elif table and name in SIZES:
             value = size_text(value)
+        elif key.kind == LIST:
+            value = tuple(_table(item) for item in value)
         flat[key.name] = value
     return flat
+
+
+def _table(item: Rule | Webhook) -> dict[str, object]:
+    """Its keys as one writes them; those that say nothing are left out."""
+    fields = item.to_json() if isinstance(item, Rule) else asdict(item)
+    kept = {key: tuple(one) if isinstance(one, list) else one for key, one in fields.items()}
+    return {key: one for key, one in kept.items() if one not in _LEFT_OUT}
+
+
+def _listed(name: str, value: object) -> list[str]:
+    """Each as a [[table]] of its own; behind every other table of the file, where they may stand."""
+    lines: list[str] = []
+    for item in value if isinstance(value, tuple) else ():
+        lines += [f"[[{name}]]", *(f"{key} = {_toml(one)}" for key, one in item.items()), ""]
+    return lines or [""]
+
+
+_LEFT_OUT: tuple[object, ...] = (None, (), {}, False)  # what a rule has when it says nothing of it
 
 
 def as_toml(settings: Settings) -> str:
@@ -37,10 +68,11 @@ def as_toml(settings: Settings) -> str:
     lines, flat, inside = [], values(settings), ""
     for key in KEYS:
         table, _, name = key.name.rpartition(".")
-        if table != inside:
+        if table and table != inside:
             lines.append(f"[{table}]")
             inside = table
-        lines += [f"# {key.says} ({key.kind}: {key.allowed})", f"{name} = {_toml(flat[key.name])}", ""]
+        lines += [f"# {key.says} ({key.kind}: {key.allowed})"]
+        lines += _listed(name, flat[key.name]) if key.kind == LIST else [f"{name} = {_toml(flat[key.name])}", ""]
     return "\n".join(lines)
 
 
@@ -58,9 +90,10 @@ def as_markdown() -> str:
             "One file: `ringfence.toml` in the state directory, or the one that `serve --config FILE` names. Every key has a",
             "default, so an empty file is a whole one. An unknown key is an error that names the nearest known one.",
             "`ringfence config check` tries a file, `ringfence config show` prints the settings in force. Keys with a dot stand in",
-            "the tables `[limits]`, `[limits_all]` and `[rates]`. A size is a whole number of bytes or a string such as `512MiB`.",
+            "the tables `[limits]`, `[limits_all]`, `[rates]` and `[retention]`. A size is a whole number of bytes or a string",
+            "such as `512MiB`.",
             "",
-            "This page is generated from the table in `src/ringfence/host/kernel/settings.py`; a test holds them together.",
+            "This page is generated from the table in `src/ringfence/host/kernel/settings_file.py`; a test holds them together.",
             "",
             "| key | type | allowed | default | what it is |",
             "|---|---|---|---|---|",

@@ -15,7 +15,8 @@ from sqlalchemy.engine import Row
 from ringfence.host.kernel.errors import TooLarge
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.runs import RUN_FINAL
-from ringfence.host.store.schema import JsonText, blobs, checkpoints, runs
+from ringfence.host.store.columns import JsonText
+from ringfence.host.store.schema import blobs, checkpoints, runs
 from ringfence.host.store.transaction import Tx
 
 _MIB = 1 << 20

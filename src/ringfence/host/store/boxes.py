@@ -19,6 +19,7 @@ from ringfence.host.store.people import find_user_by_id
 from ringfence.host.store.schema import boxes
 from ringfence.host.store.text import checked_json, storable
 from ringfence.host.store.transaction import Tx
+from ringfence.host.store.trees import take_up
 
 _LIMITS = frozenset(field.name for field in fields(Limits))
 # Built once: both are in the way of a first command.
@@ -47,6 +48,7 @@ def box_of(row: Row[Any]) -> Box:
         created_at=row.created_at,
         started_at=row.started_at,
         last_active_at=row.last_active_at,
+        installation=row.installation,
     )
 
 
@@ -100,6 +102,9 @@ class SqlBoxes:
         changes = {name: value for name, value in given.items() if value is not None}
         return await self._database.write(lambda tx: _update(tx, box, changes, started=started, active=active))
 
+    async def new_tree(self, box: BoxId) -> int:
+        return await self._database.write(lambda tx: take_up(tx, UserId(_row(tx.connection, box).user)))
+
 
 def _update(tx: Tx, box: BoxId, changes: dict[str, Any], *, started: bool, active: bool) -> Box:
     row = _row(tx.connection, box)
@@ -149,5 +154,6 @@ def _add(tx: Tx, user: UserId, kind: BoxKind, driver: str, limits: Limits) -> Bo
         "image": "",
         "generation": 0,
         "created_at": tx.now(),
+        "installation": tx.world.installation,
     }
     return box_of(tx.connection.execute(sa.insert(boxes).values(**values).returning(boxes)).one())

@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
-from ringfence.host.kernel.errors import Unavailable
+from ringfence.host.kernel.errors import DiskFull, Unavailable
 from ringfence.host.store.engine import Engines
-from ringfence.host.store.failures import translate
+from ringfence.host.store.failures import disconnected, translate
+from ringfence.host.store.reserve import FileReserve
 from ringfence.host.store.transaction import Tx, World
 from ringfence.host.store.wakes import Wakes
 from ringfence.host.store.writer import Writer
@@ -22,8 +23,10 @@ class Database:
     def __init__(self, engines: Engines, world: World) -> None:
         self._engines = engines
         self.world = world
-        self.wakes = Wakes()
-        self.writer = Writer(engines.write, world, self.wakes)
+        self.wakes = Wakes(world.installation)
+        self._bell = world.dialect.bell(self.wakes)
+        self.writer = Writer(engines.write, world, self.wakes, self._bell)
+        self.reserve = FileReserve(world.dialect)
         self._reading = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -36,7 +39,7 @@ class Database:
         self._reading += 1
         self._idle.clear()
         try:
-            return await self._engines.read.run(question)
+            return await self._read(question)
         except Exception as error:
             raise translate(error) from error
         finally:
@@ -44,9 +47,22 @@ class Database:
             if not self._reading:
                 self._idle.set()
 
+    async def _read(self, question: Callable[[Connection], T]) -> T:
+        """Once more when the connection was lost: the server may have been started anew since it was used last."""
+        try:
+            return await self._engines.read.run(question)
+        except Exception as error:
+            if not disconnected(error):
+                raise
+        return await self._engines.read.run(question)
+
     async def write(self, work: Callable[[Tx], T]) -> T:
         """The result of `work`, once it is on disk. Errors of kernel.errors only."""
-        return await self.writer.write(work)
+        try:
+            return await self.writer.write(work)
+        except DiskFull:
+            await asyncio.to_thread(self.reserve.release)
+            raise
 
     async def close(self) -> None:
         """Writes what is queued, lets reads end, closes every connection. Idempotent."""
@@ -55,5 +71,6 @@ class Database:
         self._closed = True
         self.wakes.close()
         await self.writer.close()
+        await self._bell.close()
         await self._idle.wait()
         await self._engines.close()

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from ringfence.host.store import migrate
-from ringfence.host.store.dialects import Dialect, dialect_of
+from ringfence.host.store.dialects import Dialect
+from ringfence.host.store.door import approach
 from ringfence.host.store.failures import translate
 from ringfence.host.store.pools import Pool
+
+SCHEMA_LOCK = "schema"  # two kernels that start together bring it up to date one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +32,14 @@ class Engines:
 
 async def open_engines(url: str, busy_seconds: float) -> Engines:
     """Unavailable: foreign, damaged, newer or unreachable database; the file is left as it was. DiskFull. Invalid."""
-    dialect = dialect_of(url, busy_seconds)
+    dialect = await approach(url, busy_seconds)
     try:
         await asyncio.to_thread(dialect.prepare)
-        await _probe(dialect)
+        if await _probe(dialect):
+            await _upgrade(dialect)
         engines = Engines(dialect, dialect.pool("write"), dialect.pool("read"))
         try:
-            await engines.write.run(_upgrade)
+            await engines.write.run(_begin)
         except BaseException:
             await engines.close()
             raise
@@ -44,16 +48,34 @@ async def open_engines(url: str, busy_seconds: float) -> Engines:
     return engines
 
 
-async def _probe(dialect: Dialect) -> None:
-    """Looks before anything is changed: setting WAL would already be a change to somebody else's file."""
+async def _probe(dialect: Dialect) -> bool:
+    """Looks before anything is changed: setting WAL would already be a change to somebody else's file. Whether the schema
+    is behind."""
     pool = dialect.pool("probe")
     try:
         await pool.run(dialect.check)
         await pool.run(migrate.check)
+        return await pool.run(migrate.behind)
     finally:
         await pool.close()
 
 
-def _upgrade(connection: Connection) -> None:
+def _begin(connection: Connection) -> None:
+    """What cannot be written is not opened."""
     with connection.begin():
-        migrate.upgrade(connection)
+        pass
+
+
+async def _upgrade(dialect: Dialect) -> None:
+    """By a connection that may take its time: an index over millions of rows is no statement of a second."""
+
+    def work(connection: Connection) -> None:
+        with connection.begin():
+            dialect.lock(connection, SCHEMA_LOCK)
+            migrate.upgrade(connection)
+
+    pool = dialect.pool("verb")
+    try:
+        await pool.run(work)
+    finally:
+        await pool.close()

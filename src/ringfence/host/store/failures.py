@@ -6,6 +6,7 @@ PostgreSQL: SQLSTATE (postgresql.org, appendix A).
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 
 from sqlalchemy import exc
@@ -28,12 +29,66 @@ _BROKEN = frozenset(
 )
 _ENDS_TRANSACTION = _FULL | _LOCKED | _CORRUPT | _BROKEN
 
+_LOST = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})  # the server ended the connection, and says why
+_LOCK_TIMEOUT = "55P03"
+_CANCELLED = "57014"  # by a statement_timeout, or by somebody
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Two transactions in each other's way, or a statement prepared before the schema changed: run again, it may succeed.
+_AGAIN = frozenset({"40001", "40P01", "0A000"})
+_RACED = frozenset({"23505", "23503"})  # unique, foreign key: another's commit came between a look and a write
+
+
+class Disconnected(Exception):
+    """The connection is gone, with the answer to what was asked last."""
+
+
+def disconnected(error: BaseException) -> bool:
+    """Whether the connection was lost: nothing is written, unless it was lost while COMMIT was under way."""
+    if isinstance(error, Disconnected):
+        return True
+    return isinstance(error, exc.DBAPIError) and (
+        error.connection_invalidated or _sqlstate(error) in _LOST or _sqlstate(error).startswith("08")
+    )
+
+
+def locked_out(error: BaseException) -> bool:
+    """Whether a row stayed locked by another transaction for too long. PostgreSQL only."""
+    return isinstance(error, exc.DBAPIError) and _sqlstate(error) == _LOCK_TIMEOUT
+
+
+def in_the_way(error: BaseException) -> bool:
+    """Whether the same transaction, run again, may succeed. PostgreSQL only: SQLite has one writer at a time."""
+    return isinstance(error, exc.DBAPIError) and _sqlstate(error) in _AGAIN
+
+
+def raced(error: BaseException) -> bool:
+    """Whether another kernel's commit may be why a constraint does not hold. PostgreSQL only."""
+    return isinstance(error, exc.IntegrityError) and _sqlstate(error) in _RACED
+
+
+def no_room(error: BaseException) -> bool:
+    """Whether a volume is full, or what one account may have of it."""
+    return (isinstance(error, OSError) and error.errno in _NO_ROOM) or isinstance(error, DiskFull)
+
+
+def cut_short(error: BaseException) -> bool:
+    """Whether it says nothing of what was asked: the connection was lost, or the statement stopped from outside."""
+    return disconnected(error) or (isinstance(error, exc.DBAPIError) and _sqlstate(error) == _CANCELLED)
+
+
+def shut_out(error: BaseException) -> bool:
+    """Whether another process keeps everybody out of the whole database. SQLite only."""
+    code = _sqlite_code(error) if isinstance(error, exc.DBAPIError) else None
+    return code is not None and code & 0xFF in _LOCKED
+
 
 def ends_transaction(error: BaseException) -> bool:
     """Whether nothing of the transaction can be saved: the savepoint of the failed statement is no help."""
+    if isinstance(error, OSError | Disconnected):
+        return True
     if not isinstance(error, exc.DBAPIError):
         return False
-    if error.connection_invalidated:
+    if disconnected(error) or locked_out(error) or in_the_way(error):
         return True
     code = _sqlite_code(error)
     if code is not None:
@@ -45,6 +100,8 @@ def translate(error: BaseException) -> RingfenceError:
     """The error of kernel.errors for whatever came out of a transaction."""
     if isinstance(error, RingfenceError):
         return error
+    if disconnected(error):
+        return unreachable(error)
     if isinstance(error, exc.TimeoutError):
         return Unavailable("no database connection became free in time", remedy="try again")
     if isinstance(error, exc.IntegrityError):
@@ -56,6 +113,8 @@ def translate(error: BaseException) -> RingfenceError:
         return Invalid(f"a value that the database cannot keep: {getattr(error, 'orig', None) or error}")
     if isinstance(error, ImportError):
         return Unavailable(f"the database's driver is missing: {error}", remedy="pip install asyncpg")
+    if no_room(error):
+        return disk_full(str(error))
     if isinstance(error, OSError):
         return Unavailable(f"the database cannot be opened: {error}", remedy="check the path, its owner and its mode")
     return Failed(f"the store failed: {type(error).__name__}: {error}")
@@ -77,10 +136,28 @@ def disk_full(detail: str) -> DiskFull:
     )
 
 
-def locked(detail: str) -> Unavailable:
+def locked(detail: str, holder: str = "lsof on the database file names it") -> Unavailable:
     return Unavailable(
         f"another process kept the database locked: {detail}; nothing was written",
-        remedy="end the process that holds it (lsof on the database file names it), then try again",
+        remedy=f"end the process that holds it ({holder}), then try again",
+    )
+
+
+def unreachable(error: BaseException) -> Unavailable:
+    detail = str(getattr(error, "orig", None) or error) or type(error).__name__
+    return Unavailable(
+        f"the database server cannot be used: {detail}; nothing was written",
+        remedy="check that it is up, its address and its account (psql with the same address), then try again",
+    )
+
+
+def unknown(error: BaseException) -> Unavailable:
+    """The connection was lost between COMMIT and its answer."""
+    detail = str(getattr(error, "orig", None) or error)
+    return Unavailable(
+        f"the connection to the database was lost while it committed ({detail}): whether this was written is not known",
+        remedy="look, or ask again with the same key: what was written is then answered, and not written twice",
+        outcome="unknown",
     )
 
 
@@ -108,8 +185,17 @@ def _sqlite(code: int, detail: str) -> RingfenceError:
 def _postgres(state: str, detail: str) -> RingfenceError:
     if state == "53100":
         return disk_full(detail)
-    if state == "55P03":
-        return locked(detail)
+    if state == _LOCK_TIMEOUT:
+        return locked(detail, "it is in pg_stat_activity")
+    if state == _CANCELLED:
+        return Unavailable(
+            f"the database server stopped a statement: {detail}; nothing was written",
+            remedy="look at what keeps the server busy (pg_stat_activity), then try again",
+        )
+    if state.startswith("22"):
+        return Invalid(f"a value that the database cannot keep: {detail}")
+    if state in _AGAIN:
+        return Conflict("others changed the same at the same time; nothing was written", remedy="try again")
     if state.startswith("XX"):
         return corrupt(detail)
     if state[:2] in ("08", "53", "57", "58") or not state:

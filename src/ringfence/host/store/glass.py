@@ -14,8 +14,9 @@ from sqlalchemy.engine import Connection
 
 from ringfence.host.kernel.ids import ThreadId
 from ringfence.host.kernel.threads import EventKind
+from ringfence.host.store.columns import Utc
 from ringfence.host.store.events import Draft, append
-from ringfence.host.store.schema import Utc, glass
+from ringfence.host.store.schema import glass
 from ringfence.host.store.text import storable
 from ringfence.host.store.transaction import Tx
 

@@ -1,9 +1,10 @@
-"""Idempotency keys: which message a key of an actor stands for. Kept for 7 days (architecture.md section 7)."""
+"""Idempotency keys: which message a key of an actor stands for. Kept for as long as the settings say, 7 days by
+default (architecture.md section 7); the sweep forgets them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -11,22 +12,31 @@ from ringfence.host.kernel.errors import Invalid, KeyReused
 from ringfence.host.kernel.ids import MessageId
 from ringfence.host.kernel.people import User
 from ringfence.host.kernel.threads import Message
+from ringfence.host.store.columns import Utc
 from ringfence.host.store.messages import message_by_id
 from ringfence.host.store.owned import owned_row
-from ringfence.host.store.schema import Utc, idempotency
+from ringfence.host.store.schema import idempotency
 from ringfence.host.store.text import storable
 from ringfence.host.store.transaction import Tx
 
-_KEPT = timedelta(days=7)
 _CHARACTERS = 200
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
-_OVER = sa.delete(idempotency).where(idempotency.c.created_at <= sa.bindparam("before", type_=Utc))
-_FIND = sa.select(idempotency).where(
+_NAME = (idempotency.c.tenant, idempotency.c.actor, idempotency.c.key)
+_OLDEST = (
+    sa.select(*_NAME)
+    .where(idempotency.c.created_at <= sa.bindparam("before", type_=Utc))
+    .order_by(idempotency.c.created_at)
+    .limit(sa.bindparam("count", type_=sa.BigInteger))
+)
+_OVER = sa.delete(idempotency).where(sa.tuple_(*_NAME).in_(_OLDEST))
+_THIS = sa.and_(
     idempotency.c.tenant == sa.bindparam("of_tenant"),
     idempotency.c.actor == sa.bindparam("by_actor"),
     idempotency.c.key == sa.bindparam("named"),
 )
+_FIND = sa.select(idempotency).where(_THIS)
+_FORGET = sa.delete(idempotency).where(_THIS)
 _INSERT = sa.insert(idempotency)
 
 
@@ -39,12 +49,14 @@ class Key:
     body_hash: str
 
     def find(self, tx: Tx) -> Message | None:
-        """The message that it stands for. KeyReused."""
-        tx.connection.execute(_OVER, {"before": tx.now() - _KEPT})
+        """The message that it stands for. KeyReused. One that is kept no more stands for nothing, swept or not."""
         which = {"of_tenant": self.actor.tenant, "by_actor": self.actor.id, "named": self.text}
         found = tx.connection.execute(_FIND, which).one_or_none()
         kept = owned_row(found, tenant=self.actor.tenant, actor=self.actor.id, key=self.text)
         if kept is None:
+            return None
+        if kept.created_at <= tx.now() - tx.world.keep_keys:
+            tx.connection.execute(_FORGET, which)
             return None
         message = message_by_id(tx.connection, MessageId(kept.message))
         if kept.body_hash != self.body_hash:
@@ -65,6 +77,11 @@ class Key:
             "created_at": tx.now(),
         }
         tx.connection.execute(_INSERT, row)
+
+
+def forget_keys(tx: Tx, before: datetime, count: int) -> int:
+    """Up to `count` of that time and earlier, the oldest; how many."""
+    return tx.connection.execute(_OVER, {"before": before, "count": count}).rowcount
 
 
 def check_key(key: str | None) -> None:

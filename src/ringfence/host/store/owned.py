@@ -21,11 +21,25 @@ def owned(rows: Iterable[Row[Any]], **keys: str) -> list[Row[Any]]:
     for row in given:
         for column, value in keys.items():
             if row._mapping[column] != value:
-                raise Failed(
-                    f"the store found a row of another {column}: nothing was given out",
-                    remedy="report this: a query lost its filter",
-                )
+                raise _strange(column)
     return given
+
+
+def _strange(column: str) -> Failed:
+    return Failed(
+        f"the store found a row of another {column}: nothing was given out",
+        remedy="report this: a query lost its filter",
+    )
+
+
+def owned_by(rows: Iterable[Row[Any]], column: str, keys: Iterable[str]) -> dict[str, list[Row[Any]]]:
+    """The rows as they came, by their `column`; of each of `keys`. Failed: one is of none of them."""
+    found: dict[str, list[Row[Any]]] = {key: [] for key in keys}
+    for row in rows:
+        if row._mapping[column] not in found:
+            raise _strange(column)
+        found[row._mapping[column]].append(row)
+    return found
 
 
 def owned_row(row: Row[Any] | None, **keys: str) -> Row[Any] | None:

@@ -13,6 +13,7 @@ from ringfence.host.kernel.ids import TenantId, ThreadId, UserId
 from ringfence.host.kernel.names import check_tenant_name, check_user_name
 from ringfence.host.kernel.people import Tenant, User, UserKind
 from ringfence.host.kernel.threads import EventKind
+from ringfence.host.store.audit_chain import Chain
 from ringfence.host.store.blob_rows import drop_final
 from ringfence.host.store.database import Database
 from ringfence.host.store.events import Draft, append
@@ -28,6 +29,8 @@ _USERS = (
     .where(users.c.removed_at.is_(None))
 )
 _TENANT = sa.select(tenants).where(tenants.c.name == sa.bindparam("named"), tenants.c.removed_at.is_(None))
+_TENANT_LOCKED = _TENANT.with_for_update()  # against a user who is added by another kernel meanwhile
+_TENANT_KEPT = _TENANT.with_for_update(read=True, key_share=True)  # against its removal
 _USER_BY_ID = _USERS.where(users.c.id == sa.bindparam("which"))  # built once: it is part of every turn
 
 
@@ -45,9 +48,9 @@ def user_of(row: Row[Any]) -> User:
     )
 
 
-def find_tenant(connection: Connection, name: str) -> Tenant:
+def find_tenant(connection: Connection, name: str, query: sa.Select[Any] = _TENANT) -> Tenant:
     """NotFound."""
-    row = connection.execute(_TENANT, {"named": name}).one_or_none() if storable(name) else None
+    row = connection.execute(query, {"named": name}).one_or_none() if storable(name) else None
     if row is None:
         raise NotFound(f"no such tenant: {name!r}", remedy="ringfence tenant ls")
     return Tenant(row.id, row.name, row.created_at)
@@ -107,7 +110,7 @@ class SqlTenants:
 
     async def remove(self, name: str) -> None:
         def work(tx: Tx) -> None:
-            tenant = find_tenant(tx.connection, name)
+            tenant = find_tenant(tx.connection, name, _TENANT_LOCKED)
             live = sa.select(sa.func.count()).where(users.c.tenant == tenant.id, users.c.removed_at.is_(None))
             if count := tx.connection.execute(live).scalar_one():
                 raise Conflict(
@@ -120,8 +123,9 @@ class SqlTenants:
 
 
 class SqlUsers:
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, chain: Chain) -> None:
+        """`chain`: of the audit, see run_ends.py."""
+        self._database, self._chain = database, chain
 
     async def add(self, tenant: str, name: str, kind: UserKind, owner: str | None) -> User:
         """Also NameInvalid; Invalid: a person with an owner, another kind without, an owner who is no person."""
@@ -167,11 +171,11 @@ class SqlUsers:
         end), its memberships ended. The summaries of its runs go, and the blobs of those that are final (a live run's go
         when it ends): nobody will be given them again. What it said and what was answered stays in the threads.
         Conflict: it owns users that are there."""
-        await self._database.write(lambda tx: _remove_user(tx, user))
+        await self._database.write(lambda tx: _remove_user(tx, self._chain, user))
 
 
 def _add_user(tx: Tx, tenant: str, name: str, kind: UserKind, owner: str | None) -> User:
-    home = find_tenant(tx.connection, tenant)
+    home = find_tenant(tx.connection, tenant, _TENANT_KEPT)
     taken = sa.select(users.c.id).where(users.c.tenant == home.id, users.c.name == name, users.c.removed_at.is_(None))
     if tx.connection.execute(taken).first():
         raise Conflict(f"the user {name!r} exists in tenant {tenant!r}", remedy=f"ringfence user ls --tenant {tenant}")
@@ -194,7 +198,7 @@ def _add_user(tx: Tx, tenant: str, name: str, kind: UserKind, owner: str | None)
     return user
 
 
-def _remove_user(tx: Tx, user: UserId) -> None:
+def _remove_user(tx: Tx, chain: Chain, user: UserId) -> None:
     gone = find_user_by_id(tx.connection, user)
     owned = sa.select(users.c.name).where(users.c.owner == user, users.c.removed_at.is_(None)).order_by(users.c.name)
     if names := list(tx.connection.execute(owned).scalars()):
@@ -203,7 +207,7 @@ def _remove_user(tx: Tx, user: UserId) -> None:
             remedy="remove those first: ringfence user rm U",
         )
     now = tx.now()
-    cancel_all_of(tx, user, "user_removed")
+    cancel_all_of(tx, chain, user, "user_removed")
     drop_final(tx, user)
     tx.connection.execute(sa.delete(summaries).where(summaries.c.actor == user))
     for thread in list(tx.connection.execute(sa.select(members.c.thread).where(members.c.user == user)).scalars()):

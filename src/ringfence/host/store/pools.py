@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+from sqlalchemy import exc
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from ringfence.host.kernel.errors import RingfenceError
+from ringfence.host.store.failures import Disconnected, no_room, unreachable
+from ringfence.host.store.workers import Workers
 
 T = TypeVar("T")
 
@@ -30,14 +34,22 @@ class Pool(Protocol):
 class ThreadPool:
     def __init__(self, engine: Engine, threads: int) -> None:
         self._engine = engine
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="store")
+        self._threads = Workers(threads, "store")
 
     async def run(self, function: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, function)
 
     def _call(self, function: Callable[[Connection], T]) -> T:
         with self._engine.connect() as connection:
-            return function(connection)
+            try:
+                return function(connection)
+            except (RingfenceError, exc.DBAPIError):
+                raise
+            except Exception:
+                # A row that could not be read: its statement stands half-way for as long as anybody keeps the error, and
+                # until then SQLite answers whatever is asked over this connection from the snapshot of now.
+                connection.invalidate()
+                raise
 
     async def close(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)
@@ -49,8 +61,23 @@ class LoopPool:
         self._engine = engine
 
     async def run(self, function: Callable[[Connection], T]) -> T:
-        async with self._engine.connect() as connection:
+        """Also Unavailable: no connection, so nothing was asked. Disconnected: the answer did not come."""
+        connection = await self._connect()
+        try:
             return await connection.run_sync(function)
+        except OSError as error:  # TimeoutError too: whatever it still answers, nobody would know what to
+            await connection.invalidate()
+            if no_room(error):  # of a file that the function writes
+                raise
+            raise Disconnected(str(error) or "no answer in time") from error
+        finally:
+            await asyncio.shield(connection.close())  # a caller that was cancelled leaves no connection behind
+
+    async def _connect(self) -> AsyncConnection:
+        try:
+            return await self._engine.connect()
+        except (OSError, exc.DBAPIError) as error:
+            raise unreachable(error) from error
 
     async def close(self) -> None:
         await self._engine.dispose()

@@ -5,6 +5,7 @@ A hop takes about as long as a question. Must never keep an answer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,8 +15,8 @@ from ringfence.host.kernel.boxes import Box
 from ringfence.host.kernel.errors import NotFound
 from ringfence.host.kernel.ids import RunId, ThreadId, UserId
 from ringfence.host.kernel.people import User
-from ringfence.host.kernel.reads import Brief, Page, Tail
-from ringfence.host.kernel.runs import RunState
+from ringfence.host.kernel.reads import Backlog, Brief, Page, Standing, Tail
+from ringfence.host.kernel.runs import DEAD_LETTERED, RunState
 from ringfence.host.kernel.threads import Message, Thread
 from ringfence.host.store.boxes import find_home
 from ringfence.host.store.database import Database
@@ -25,6 +26,7 @@ from ringfence.host.store.owned import owned, owned_row
 from ringfence.host.store.people import find_user_by_id
 from ringfence.host.store.run_rows import run_row
 from ringfence.host.store.schema import LIVE, events, members, runs, tenants, threads, users
+from ringfence.host.store.standings import standings
 from ringfence.host.store.steps import find_checkpoint, states_of
 from ringfence.host.store.summaries import find_summary
 from ringfence.host.store.text import storable
@@ -56,6 +58,15 @@ _NAMED_EVENTS = (
     .limit(sa.bindparam("count", type_=sa.BigInteger))
 )
 _QUEUED = sa.select(runs.c.id).where(sa.text(LIVE), runs.c.state == RunState.QUEUED.value).limit(1)
+
+_LIVE = (
+    sa.select(runs.c.state, sa.func.count().label("many"), sa.func.min(runs.c.created_at).label("since"))
+    .where(sa.text(LIVE))
+    .group_by(runs.c.state)
+)
+_DEAD = sa.select(sa.func.count()).where(
+    runs.c.state == RunState.FAILED.value, runs.c.reason == DEAD_LETTERED, runs.c.ended_at.is_not(None)
+)
 
 
 class SqlReads:
@@ -121,8 +132,25 @@ class SqlReads:
 
         return await self._database.read(question)
 
+    async def standings(self, which: Sequence[RunId]) -> dict[RunId, Standing]:
+        return await self._database.read(lambda connection: standings(connection, which))
+
     async def waiting(self) -> bool:
         return await self._database.read(lambda connection: connection.execute(_QUEUED).first() is not None)
+
+    async def backlog(self) -> Backlog:
+        return await self._database.read(_backlog)
+
+
+def _backlog(connection: Connection) -> Backlog:
+    live = {row.state: row for row in connection.execute(_LIVE)}
+    queued, parked = live.get(RunState.QUEUED.value), live.get(RunState.PARKED.value)
+    return Backlog(
+        queued=queued.many if queued is not None else 0,
+        queued_since=queued.since if queued is not None else None,
+        parked=parked.many if parked is not None else 0,
+        dead=connection.execute(_DEAD).scalar_one(),
+    )
 
 
 def _tail(

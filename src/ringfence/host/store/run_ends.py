@@ -1,13 +1,13 @@
-"""How a run ends, and how it comes back into the queue. Write functions only; runs.py has the door.
+"""How a run ends, and how an ended one is tried again. Write functions only; runs.py has the door.
 
 A run that ended cannot lose what was said to it: a steer joins a turn only while its run is not final (steers.py), and
 `end_run` with `seen` refuses to end a run before its loop has taken up every steer. Both lock the run's row first.
+What an end makes known of effects is told to the audit's chain in the same transaction.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,20 +15,24 @@ from sqlalchemy.engine import Row
 
 from ringfence.host.kernel.errors import Conflict, Steered
 from ringfence.host.kernel.ids import MessageId, RunId
-from ringfence.host.kernel.runs import LEASE_SECONDS, REASONS, RUN_FINAL, RunState, cut_short, redrivable
+from ringfence.host.kernel.runs import REASONS, RUN_FINAL, RunState, cut_short, redrivable
 from ringfence.host.kernel.threads import EventKind, Message
+from ringfence.host.store.abandoned import is_abandoned
+from ringfence.host.store.audit_chain import Chain
 from ringfence.host.store.blob_rows import drop_blobs
+from ringfence.host.store.effects import Judge, close_effects, use_answers
 from ringfence.host.store.events import Draft, append
+from ringfence.host.store.gates import close_gates
 from ringfence.host.store.messages import add_message, next_steer
-from ringfence.host.store.run_rows import change_run, change_turn, check_fence, fenced, locked_run, run_of
+from ringfence.host.store.park import worked
+from ringfence.host.store.places import offer
+from ringfence.host.store.run_rows import change_run, change_turn, check_fence, locked_run, run_of
 from ringfence.host.store.schema import turns, users
 from ringfence.host.store.steps import cut_steps
 from ringfence.host.store.transaction import Tx
 
 AGENT = "agent"  # the author's name in the agent's replies
 BY_HAND = "redriven by hand"
-_BACKOFF_SECONDS = 0.5
-MAX_BACKOFF = timedelta(minutes=1)  # three attempts never wait longer than 2 ** 3 * 0.5 = 4 s
 _WAITING = (RunState.QUEUED.value, RunState.PARKED.value)
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
@@ -41,36 +45,10 @@ class Ending:
     state: RunState  # final
     reason: str
     reply: str | None = None
+    judge: Judge | None = None  # of answers that nothing has used yet; None: they are not looked at
 
 
-def requeue_run(tx: Tx, run: RunId, epoch: int, reason: str) -> Row[Any]:
-    row = fenced(tx, run, epoch)
-    wait = min(timedelta(seconds=2 ** min(row.attempts, 16) * _BACKOFF_SECONDS), MAX_BACKOFF)
-    waiting = change_run(
-        tx,
-        run,
-        state=RunState.QUEUED.value,
-        reason=reason,
-        worker=None,
-        lease_until=None,
-        not_before=tx.lease_now() + wait,
-        token_hash="",
-        worked=_worked(tx, row),
-    )
-    change_turn(tx, row, state=RunState.QUEUED.value)
-    return waiting
-
-
-def _worked(tx: Tx, row: Row[Any]) -> float:
-    """Seconds, when the lease ends now. After the lease's own end nobody can have worked under it."""
-    before: float = row.worked
-    if row.lease_until is None:
-        return before
-    left: float = (row.lease_until - tx.lease_now()).total_seconds()
-    return before + min(max(LEASE_SECONDS - left, 0.0), LEASE_SECONDS)
-
-
-def end_run(tx: Tx, run: RunId, epoch: int, ending: Ending, seen: int | None) -> Row[Any]:
+def end_run(tx: Tx, chain: Chain, run: RunId, epoch: int, ending: Ending, seen: int | None) -> Row[Any]:
     row = locked_run(tx, run)
     if row.epoch == epoch and row.state in RUN_FINAL:
         kept = tx.connection.execute(_REPLY, {"which": row.turn}).scalar_one()
@@ -82,9 +60,14 @@ def end_run(tx: Tx, run: RunId, epoch: int, ending: Ending, seen: int | None) ->
         said = next_steer(tx.connection, row.turn, seen)
         if said is not None:
             raise Steered(f"more was said to the turn of run {run}", cursor=said)
+    return _finish(tx, chain, row, _as_gone(tx, row, ending))
+
+
+def _as_gone(tx: Tx, row: Row[Any], ending: Ending) -> Ending:
+    """Whoever cancels a run of a removed user knows only that it is to end."""
     if ending.state is RunState.CANCELLED and _gone(tx, row):
-        ending = replace(ending, reason="user_removed")  # whoever ends it knows only that it is to end
-    return _finish(tx, row, ending)
+        return replace(ending, reason="user_removed")
+    return ending
 
 
 def _gone(tx: Tx, row: Row[Any]) -> bool:
@@ -92,8 +75,8 @@ def _gone(tx: Tx, row: Row[Any]) -> bool:
     return tx.connection.execute(_GONE, {"which": row.actor}).scalar_one() is not None
 
 
-def _finish(tx: Tx, row: Row[Any], ending: Ending) -> Row[Any]:
-    """Run, turn, steps, reply and events, whatever state the run was in."""
+def _finish(tx: Tx, chain: Chain, row: Row[Any], ending: Ending) -> Row[Any]:
+    """Run, turn, steps, gates, effects, reply and events, whatever state the run was in."""
     now, state, reason = tx.now(), ending.state.value, ending.reason
     ended = change_run(
         tx,
@@ -103,13 +86,17 @@ def _finish(tx: Tx, row: Row[Any], ending: Ending) -> Row[Any]:
         worker=None,
         lease_until=None,
         not_before=None,
-        worked=_worked(tx, row),
+        worked=worked(tx, row),
         ended_at=now,
     )
     change_turn(tx, row, state=state, reason=reason, reply=ending.reply, ended_at=now)
     if redrivable(run_of(ended)):
         drop_blobs(tx, row.id)
-    cut_steps(tx, row, cut_short(ending.state, reason))
+    if ending.judge is not None:
+        use_answers(tx, chain, row, ending.judge)
+    close_gates(tx, row, f"its run ended: {REASONS.get(reason) or reason or state}")
+    cut_steps(tx, row, cut_short(ending.state, reason), close_effects(tx, chain, row))
+    offer(tx, row.lane)
     body = {"state": state, "reason": reason, "message": REASONS.get(reason, "")}
     last = Draft(EventKind.RUN_ENDED, body, row.actor, row.turn, row.id)
     if ending.reply is None:
@@ -126,12 +113,16 @@ def _reply(tx: Tx, row: Row[Any], text: str, last: Draft) -> None:
     add_message(tx, Message(message, row.thread, row.turn, None, AGENT, text, said.cursor, tx.now()))
 
 
-def cancel_run(tx: Tx, row: Row[Any], reason: str) -> Row[Any]:
-    """A waiting run ends, a running one is asked to, a final one stays."""
+def cancel_run(tx: Tx, chain: Chain, row: Row[Any], ending: Ending) -> Row[Any]:
+    """A waiting run ends, a running one is asked to, a final one stays. A running one whose server is gone ends too, under
+    an epoch that keeps the server out when it is back; what had been sent for it, nobody else can ask after."""
     if row.state in RUN_FINAL:
         return row
     if row.state in _WAITING:
-        return _finish(tx, change_run(tx, row.id, cancel_requested=True), Ending(RunState.CANCELLED, reason))
+        return _finish(tx, chain, change_run(tx, row.id, cancel_requested=True), ending)
+    if is_abandoned(tx, row):
+        taken = change_run(tx, row.id, cancel_requested=True, epoch=row.epoch + 1)
+        return _finish(tx, chain, taken, _as_gone(tx, row, replace(ending, judge=None)))
     return row if row.cancel_requested else change_run(tx, row.id, cancel_requested=True)
 
 
@@ -156,4 +147,5 @@ def reopen_run(tx: Tx, run: RunId) -> Row[Any]:
     )
     change_turn(tx, row, state=RunState.QUEUED.value, reason="", reply=None, ended_at=None)
     append(tx, row.thread, Draft(EventKind.RUN_QUEUED, {"reason": BY_HAND}, row.actor, row.turn, run))
+    offer(tx, row.lane)
     return queued

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ from sqlalchemy.engine import Connection, Row
 from ringfence.host.kernel.errors import NotFound, StaleEpoch
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.runs import Run, RunState
-from ringfence.host.store.owned import owned_row
+from ringfence.host.store.owned import owned_by, owned_row
 from ringfence.host.store.schema import runs, turns
 from ringfence.host.store.text import storable
 from ringfence.host.store.transaction import Tx
@@ -18,6 +19,9 @@ from ringfence.host.store.transaction import Tx
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
 _BY_ID = sa.select(runs).where(runs.c.id == sa.bindparam("which"))
 _LOCKED = _BY_ID.with_for_update()  # PostgreSQL; SQLite has one writer and is sent no such words
+_LOCKED_EACH = (
+    sa.select(runs).where(runs.c.id.in_(sa.bindparam("these", expanding=True))).order_by(runs.c.id).with_for_update()
+)
 _CHANGE = sa.update(runs).where(runs.c.id == sa.bindparam("which")).returning(runs)
 _CHANGE_TURN = sa.update(turns).where(turns.c.id == sa.bindparam("which"))
 
@@ -42,6 +46,7 @@ def run_of(row: Row[Any]) -> Run:
         created_at=row.created_at,
         started_at=row.started_at,
         ended_at=row.ended_at,
+        other_tree=row.other_tree,
     )
 
 
@@ -55,8 +60,20 @@ def locked_run(tx: Tx, run: RunId) -> Row[Any]:
     return _found(tx.connection, _LOCKED, run)
 
 
+def locked_runs(tx: Tx, which: Sequence[RunId]) -> dict[RunId, Row[Any]]:
+    """`locked_run` for many; those that are there. In one order, so that two kernels do not wait for each other in a ring."""
+    these = [run for run in which if storable(run)]
+    found = owned_by(tx.connection.execute(_LOCKED_EACH, {"these": these}), "id", these)
+    return {RunId(run): rows[0] for run, rows in found.items() if rows}
+
+
 def _found(connection: Connection, query: sa.Select[Any], run: RunId) -> Row[Any]:
-    row = owned_row(connection.execute(query, {"which": run}).one_or_none(), id=run) if storable(run) else None
+    found = owned_row(connection.execute(query, {"which": run}).one_or_none(), id=run) if storable(run) else None
+    return present(found, run)
+
+
+def present(row: Row[Any] | None, run: RunId) -> Row[Any]:
+    """NotFound."""
     if row is None:
         raise NotFound(f"no such run: {run!r}")
     return row

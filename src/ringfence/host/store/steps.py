@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from ringfence.host.kernel.effects import EffectState, with_effect
 from ringfence.host.kernel.errors import Conflict, Diverged, NotFound, StepGap
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.runs import Checkpoint, Effect, Step, StepState
@@ -32,6 +33,7 @@ _CHECKPOINT = sa.select(checkpoints).where(checkpoints.c.run == sa.bindparam("in
 _COUNT = sa.select(sa.func.count()).where(_MINE)
 _INSERT = sa.insert(steps).returning(steps)
 _CHANGE = sa.update(steps).where(_MINE, steps.c.n == sa.bindparam("number")).returning(steps)
+_OPEN = sa.select(steps).where(_MINE, sa.text(BEGUN)).order_by(steps.c.n)
 _CUT = sa.update(steps).where(_MINE, sa.text(BEGUN)).returning(steps)
 _CURSOR = sa.select(threads.c.cursor).where(threads.c.id == sa.bindparam("which"))
 
@@ -76,7 +78,7 @@ class SqlSteps:
         """Also TooLarge: a result of more than 256 KiB as JSON. Invalid."""
         kept = checked_json(result, "the result of a step")
         state = StepState.INTERRUPTED if interrupted else StepState.ENDED
-        return await self._database.write(lambda tx: _end(tx, run, epoch, n, kept, state))
+        return await self._database.write(lambda tx: end_step(tx, run, epoch, n, kept, state))
 
     async def get(self, run: RunId, n: int) -> Step | None:
         """NotFound: the run."""
@@ -85,6 +87,15 @@ class SqlSteps:
             run_row(connection, run)
             row = _step(connection, run, n)
             return None if row is None else step_of(row)
+
+        return await self._database.read(question)
+
+    async def open(self, run: RunId) -> list[Step]:
+        """Those without an end, by number. NotFound."""
+
+        def question(connection: Connection) -> list[Step]:
+            run_row(connection, run)
+            return [step_of(row) for row in owned(connection.execute(_OPEN, {"in_run": run}), run=run)]
 
         return await self._database.read(question)
 
@@ -173,7 +184,7 @@ def _begin(tx: Tx, epoch: int, values: dict[str, Any]) -> tuple[Step, bool]:
     return step, True
 
 
-def _end(tx: Tx, run: RunId, epoch: int, n: int, result: dict[str, Any], state: StepState) -> Step:
+def end_step(tx: Tx, run: RunId, epoch: int, n: int, result: dict[str, Any], state: StepState) -> Step:
     row = fenced(tx, run, epoch)
     known = _step(tx.connection, run, n)
     if known is None:
@@ -189,14 +200,21 @@ def _end(tx: Tx, run: RunId, epoch: int, n: int, result: dict[str, Any], state: 
 def _ended(row: Row[Any], step: Step) -> Draft:
     """`row`: of the step's run."""
     ok = step.result is not None and step.result.get("ok", True) is True
-    body = {"n": step.n, "tool": step.tool, "effect": step.effect.value, "ok": ok}
+    body: dict[str, Any] = {"n": step.n, "tool": step.tool, "effect": step.effect.value, "ok": ok}
+    if step.result is not None and "effect" in step.result and step.effect is Effect.ONCE:
+        body["outcome"] = step.result["effect"]
     return Draft(EventKind.STEP_ENDED, body, row.actor, row.turn, row.id)
 
 
-def cut_steps(tx: Tx, row: Row[Any], result: Mapping[str, Any]) -> None:
-    """What is under way in the run of `row`, which ends in this transaction: interrupted, and so its event says."""
+def cut_steps(tx: Tx, row: Row[Any], result: Mapping[str, Any], effects: Mapping[int, EffectState]) -> None:
+    """What is under way in the run of `row`, which ends in this transaction: interrupted, and so its event says.
+    `effects`: what is known of those that the host carried out, by step; their results say it."""
     ended = {"in_run": row.id, "state": StepState.INTERRUPTED.value, "result": dict(result), "ended_at": tx.now()}
     cut = sorted((step_of(each) for each in tx.connection.execute(_CUT, ended)), key=lambda step: step.n)
+    for step in [step for step in cut if step.n in effects]:
+        known = with_effect(result, effects[step.n])
+        row_of = tx.connection.execute(_CHANGE, {"in_run": row.id, "number": step.n, "result": known}).one()
+        cut[cut.index(step)] = step_of(row_of)
     if cut:
         append(tx, row.thread, *(_ended(row, step) for step in cut))
 

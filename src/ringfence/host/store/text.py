@@ -9,7 +9,15 @@ from typing import Any
 from ringfence.host.kernel.errors import Invalid, TooLarge
 
 MAX_VALUE_BYTES = 256 * 1024  # arguments and result of a step, a message, a reply: what is larger is a blob
+# Made once: json.dumps with options of its own makes an encoder for each call, which takes longer than a small value does.
+short_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _INSTEAD = "\ufffd"
+
+
+class JsonMade(str):
+    """What `json_text` gave: a column of JSON takes it as it is."""
+
+    __slots__ = ()
 
 
 def storable(text: str) -> bool:
@@ -45,14 +53,34 @@ def checked_json(value: Mapping[str, Any], what: str, limit: int = MAX_VALUE_BYT
     """A copy. Invalid: no JSON. TooLarge: more than `limit` bytes as JSON."""
     copy = dict(value)
     try:
-        size = len(
-            json.dumps(copy, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
-        )
+        size = len(short_json(copy).encode(errors="replace"))
     except (TypeError, ValueError, RecursionError) as error:
         raise Invalid(f"{what} is no JSON value: {error}") from error
     if size > limit:
         raise too_large(what, size, limit)
     return copy
+
+
+def made_json(value: Mapping[str, Any], what: str, limit: int) -> JsonMade:
+    """As `checked_json`, and as the column takes it."""
+    try:
+        made = JsonMade(json_text(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid(f"{what} is no JSON value: {error}") from error
+    # A character has four bytes at most: short ones are not counted.
+    if len(made) * 4 > limit and (size := len(made.encode())) > limit:
+        raise too_large(what, size, limit)
+    return made
+
+
+def json_text(value: Any) -> str:
+    """Short JSON; UTF-8 where it can be. ValueError or TypeError: no JSON value."""
+    text = short_json(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text
 
 
 def too_large(what: str, size: int, limit: int) -> TooLarge:

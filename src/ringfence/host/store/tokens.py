@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from ringfence.host.kernel.errors import NotFound, Unavailable
+from ringfence.host.kernel.errors import NotFound
 from ringfence.host.kernel.ids import TokenId, UserId
 from ringfence.host.kernel.people import Scope, Token, User
 from ringfence.host.store.database import Database
@@ -20,6 +22,12 @@ from ringfence.host.store.transaction import Tx
 
 _NOTE_BYTES = 1024
 _USED_EVERY = timedelta(minutes=1)  # last_used_at is for people: a commit for each request would be for nobody
+_USE = (
+    sa.update(tokens)
+    .where(tokens.c.id == sa.bindparam("which"))
+    .where(sa.or_(tokens.c.last_used_at.is_(None), tokens.c.last_used_at < sa.bindparam("at")))
+    .values(last_used_at=sa.bindparam("at"))
+)
 # Built once: it is part of every request.
 _LIVE = sa.select(tokens).where(tokens.c.secret_hash == sa.bindparam("hashed"), tokens.c.removed_at.is_(None))
 _BY_ID = sa.select(tokens).where(tokens.c.id == sa.bindparam("which"), tokens.c.removed_at.is_(None))
@@ -28,6 +36,7 @@ _BY_ID = sa.select(tokens).where(tokens.c.id == sa.bindparam("which"), tokens.c.
 class SqlTokens:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._uses: dict[TokenId, datetime] = {}  # the newest that is not on disk yet, of tokens that were found
 
     async def add(
         self, user: UserId, secret_hash: str, scopes: frozenset[Scope], note: str, expires_at: datetime | None
@@ -60,7 +69,7 @@ class SqlTokens:
             return _token_of(row), find_user_by_id(connection, row.user)
 
         token, user = await self._database.read(question)
-        return await self._used(token), user
+        return self._used(token), user
 
     async def get(self, token: TokenId) -> tuple[Token, User]:
         def question(connection: Connection) -> tuple[Token, User]:
@@ -81,7 +90,7 @@ class SqlTokens:
             find_user_by_id(connection, user)
             return [_token_of(row) for row in owned(connection.execute(query), user=user)]
 
-        return await self._database.read(question)
+        return [_with(self._uses, token) for token in await self._database.read(question)]
 
     async def remove(self, token: TokenId) -> None:
         def work(tx: Tx) -> None:
@@ -91,17 +100,30 @@ class SqlTokens:
 
         await self._database.write(work)
 
-    async def _used(self, token: Token) -> Token:
-        """Notes the use, at most once a minute. A full disk keeps nobody out."""
-        now = self._database.world.clock.now()
-        if token.last_used_at is not None and now - token.last_used_at < _USED_EVERY:
-            return token
-        used = sa.update(tokens).where(tokens.c.id == token.id).values(last_used_at=now)
-        try:
-            await self._database.write(lambda tx: tx.connection.execute(used).rowcount)
-        except Unavailable:
-            return token
-        return Token(token.id, token.user, token.scopes, token.note, token.created_at, token.expires_at, now)
+    async def note_uses(self) -> None:
+        uses = dict(self._uses)
+        if not uses:
+            return
+        rows = [
+            {"which": token, "at": at} for token, at in sorted(uses.items())
+        ]  # in one order: kernels share the rows
+        await self._database.write(lambda tx: tx.connection.execute(_USE, rows) and None)
+        for token, at in uses.items():
+            if self._uses.get(token) == at:
+                del self._uses[token]
+
+    def _used(self, token: Token) -> Token:
+        """Remembers the use, at most once a minute. Who comes in waits for no write: neither a full disk nor a lock keeps
+        anybody out of what can be read."""
+        known, now = _with(self._uses, token), self._database.world.clock.now()
+        if known.last_used_at is not None and now - known.last_used_at < _USED_EVERY:
+            return known
+        self._uses[token.id] = now
+        return replace(token, last_used_at=now)
+
+
+def _with(uses: Mapping[TokenId, datetime], token: Token) -> Token:
+    return replace(token, last_used_at=uses.get(token.id, token.last_used_at))
 
 
 def _token_of(row: Row[Any]) -> Token:

@@ -36,6 +36,7 @@ from ringfence.host.store.lanes import check_free, check_room, lane_of, to_steer
 from ringfence.host.store.messages import add_message, attached, message_by_id, steers_of
 from ringfence.host.store.owned import owned_row
 from ringfence.host.store.people import find_user_by_id
+from ringfence.host.store.places import offer
 from ringfence.host.store.run_rows import run_of, run_row
 from ringfence.host.store.schema import runs, turns
 from ringfence.host.store.text import checked, storable
@@ -88,7 +89,8 @@ class SqlTurns:
         key: str | None,
         attachments: Sequence[Attachment] = (),
     ) -> Accepted:
-        """Also TooLarge: more than 256 KiB of UTF-8, more than 20 attachments. Invalid: NUL or no Unicode text; a key of
+        """Also DiskFull: the database's reserve is in use. TooLarge: more than 256 KiB of UTF-8, more than 20 attachments.
+        Invalid: NUL or no Unicode text; a key of
         0 or > 200 characters.
 
         The body that a key stands for is thread, text, mode and the paths of the attachments: their sizes are what was
@@ -97,6 +99,7 @@ class SqlTurns:
         """
         checked(text, "the message", MAX_MESSAGE_BYTES)
         check_key(key)
+        self._database.reserve.check()
         _check_attachments(attachments)
 
         def work(tx: Tx) -> Accepted:
@@ -167,6 +170,7 @@ def _repeated(tx: Tx, message: Message) -> Accepted:
 
 def _accept(tx: Tx, thread: Thread, said: Said, mode: str) -> Accepted:
     lane = lane_of(thread, said.author.id)
+    tx.lock(f"lane {lane}")  # what is free or has room, and what comes after what
     if mode == "steer" and (run := to_steer(tx, lane, said.author.id, said.text)) is not None:
         return _steer(tx, thread, said, run)
     if mode == "reject":
@@ -208,7 +212,9 @@ def _open(tx: Tx, thread: Thread, said: Said, lane: str) -> Accepted:
         "created_at": message.created_at,
     }
     turn_row = tx.connection.execute(_INSERT_TURN, opened).one()
-    return Accepted(turn_of(turn_row), run_of(_queue(tx, said.author, message, run, lane)), message, repeated=False)
+    queued = _queue(tx, said.author, message, run, lane)
+    offer(tx, lane)
+    return Accepted(turn_of(turn_row), run_of(queued), message, repeated=False)
 
 
 def _queue(tx: Tx, author: User, message: Message, run: RunId, lane: str) -> Row[Any]:

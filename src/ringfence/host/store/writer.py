@@ -1,7 +1,7 @@
 """The one writer: group commit. Every write of this process goes through here, and is on disk when it is answered.
 
-A batch is one transaction (SQLite: BEGIN IMMEDIATE) with a savepoint around each write, so that one that fails leaves
-its neighbours alone. Answers go out only after COMMIT has returned; when it fails, nobody's write has happened.
+A batch is one transaction (transact.py). Answers go out only after COMMIT has returned; when it fails, nobody's write has
+happened. What is in another kernel's way is run again: write functions may be, for they are seen by nobody before that.
 
 A lone writer is never kept waiting. Only when the last batch had more writes than the queue holds now do we linger
 2 ms for the rest of them: a commit costs an fsync of about that much.
@@ -13,63 +13,44 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from statistics import median
-from typing import Any, TypeVar
-
-from sqlalchemy.engine import Connection
+from typing import TypeVar
 
 from ringfence.host.kernel.errors import RingfenceError, Unavailable
-from ringfence.host.kernel.ids import ThreadId
-from ringfence.host.store.failures import ends_transaction, translate
+from ringfence.host.store.dialect import Bell
+from ringfence.host.store.failures import (
+    disconnected,
+    ends_transaction,
+    in_the_way,
+    locked_out,
+    raced,
+    shut_out,
+    translate,
+    unknown,
+)
 from ringfence.host.store.pools import Pool
-from ringfence.host.store.transaction import Tx, World
+from ringfence.host.store.transact import RACES, Attempt, Job
+from ringfence.host.store.transaction import Alike, Tx, World
 from ringfence.host.store.wakes import Wakes
 
 T = TypeVar("T")
 MAX_BATCH = 64  # writes in one commit: at about 1 ms each, the first of them waits a tenth of a second at most
+_COST, _COST_ALIKE = 8, 1  # what one takes of a batch: those that are alike are done in one call, at 20 us each
 LINGER_SECONDS = 0.002
-
-
-class _Job:
-    """A write and its future answer."""
-
-    __slots__ = ("answer", "error", "value", "work")
-
-    def __init__(self, work: Callable[[Tx], Any], answer: asyncio.Future[Any]) -> None:
-        self.work = work
-        self.answer = answer
-        self.value: Any = None
-        self.error: Exception | None = None
-
-    def resolve(self) -> None:
-        if self.answer.done():  # the caller was cancelled meanwhile; the write stands
-            return
-        if self.error is None:
-            self.answer.set_result(self.value)
-        else:
-            self.answer.set_exception(_raisable(self.error))
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self.resolve()
-
-
-def _raisable(error: Exception) -> RingfenceError:
-    """An instance of its own for each caller: raising shares no traceback between them."""
-    translated = translate(error)
-    if translated is not error:
-        translated.__cause__ = error
-    return translated
+TRIES = 8  # of a transaction that is in another's way: of two, PostgreSQL lets one through each time
+_PAUSE_SECONDS = 0.005  # and twice as long after each try: 5 ms to 0.3 s, 0.6 s together
 
 
 class Writer:
-    def __init__(self, pool: Pool, world: World, wakes: Wakes) -> None:
+    def __init__(self, pool: Pool, world: World, wakes: Wakes, bell: Bell) -> None:
         self._pool = pool
         self._world = world
         self._wakes = wakes
-        self._jobs: deque[_Job] = deque()
+        self._bell = bell
+        self._jobs: deque[Job] = deque()
         self._wake = asyncio.Event()
         self._closed = False
         self._last_size = 1
+        self._behind = 0  # who was in the queue when the batch was taken
         self._commit_seconds: deque[float] = deque(maxlen=32)
         self.commits = 0
         self.failure: RingfenceError | None = None  # of the last batch
@@ -89,7 +70,7 @@ class Writer:
         if self._closed or self._task.done():
             raise _closed()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.append(_Job(work, answer))
+        self._jobs.append(Job(work, answer))
         self._wake.set()
         return await answer
 
@@ -112,73 +93,85 @@ class Writer:
 
     async def _wait(self) -> bool:
         """Until there is something to write; False when there will be nothing any more."""
+        if self._jobs:  # of those who were just answered, some may want to write again
+            await asyncio.sleep(0)
         while not self._jobs:
             if self._closed:
                 return False
             self._wake.clear()
-            await self._wake.wait()
-        await asyncio.sleep(0)  # whoever is ready to run may still join
+            await self._wake.wait()  # a turn of the loop, in which whoever was ready to run has joined
         if len(self._jobs) < min(self._last_size, MAX_BATCH):
             await asyncio.sleep(LINGER_SECONDS)
         return True
 
-    def _take(self) -> list[_Job]:
-        batch: list[_Job] = []
-        while self._jobs and len(batch) < MAX_BATCH:
+    def _take(self) -> list[Job]:
+        batch: list[Job] = []
+        room = MAX_BATCH * _COST
+        while self._jobs and room > 0:
             job = self._jobs.popleft()
             if not job.answer.done():
                 batch.append(job)
+                room -= _COST_ALIKE if isinstance(job.work, Alike) else _COST
+        self._behind = len(self._jobs)
         return batch
 
-    async def _write(self, batch: list[_Job]) -> None:
-        """One transaction. Whatever happens, each job is answered exactly once."""
+    async def _write(self, batch: list[Job]) -> None:
+        """Whatever happens, each job is answered exactly once."""
         try:
-            grown = await self._pool.run(lambda connection: self._transact(connection, batch))
-        except Exception as error:
-            alone = len(batch) == 1 and not ends_transaction(error)
-            self.failure = self.failure if alone else translate(error)
+            await self._until_written(batch)
+        except BaseException as error:
             for job in batch:
-                job.fail(error)
-        except BaseException:
-            for job in batch:
-                job.fail(_closed())
-            raise
-        else:
-            self.failure = None
-            for job in batch:
-                job.resolve()
-            self._wakes.notify(grown)
+                job.fail(error if isinstance(error, Exception) else _closed())
+            if not isinstance(error, Exception):
+                raise
+            if shut_out(error):  # who was behind them has waited as long: nobody is to wait for batch after batch
+                for _ in range(self._behind):
+                    self._jobs.popleft().fail(error)
 
-    def _transact(self, connection: Connection, batch: list[_Job]) -> dict[ThreadId, int]:
-        """In the database's thread. Touches the batch, which the loop leaves alone until this has returned."""
-        clock = self._world.clock
-        with connection.begin() as transaction:
-            tx = self._apply(connection, batch)
-            started = clock.monotonic()
-            transaction.commit()
-            self._commit_seconds.append(clock.monotonic() - started)
-            self.commits += 1
-        return tx.grown
-
-    def _apply(self, connection: Connection, batch: list[_Job]) -> Tx:
-        tx = Tx(connection, self._world)
-        if len(batch) == 1:  # no neighbours: the transaction itself is its savepoint
-            batch[0].value = batch[0].work(tx)
-            return tx
-        for job in batch:
-            savepoint, grown = connection.begin_nested(), dict(tx.grown)
+    async def _until_written(self, batch: list[Job]) -> None:
+        """One transaction; or one for each job, when it is a batch that others are in the way of."""
+        for number in range(1, TRIES + 1):
+            attempt = Attempt(self._world, batch)
             try:
-                job.value = job.work(tx)
+                await self._pool.run(attempt.run)
             except Exception as error:
-                if ends_transaction(error):
-                    raise
-                savepoint.rollback()
-                tx.grown.clear()  # its events are taken back with the rest
-                tx.grown.update(grown)
-                job.error = error
+                if len(batch) > 1 and (locked_out(error) or in_the_way(error)):
+                    for job in batch:
+                        await self._write([job])
+                    return
+                lost_race = len(batch) == 1 and raced(error) and number < RACES
+                if number == TRIES or not (lost_race or _may_repeat(error, attempt)):
+                    self._failed(error, attempt)
+                    raise _told(error, attempt) from error
+                await asyncio.sleep(_PAUSE_SECONDS * 2 ** (number - 1))
             else:
-                savepoint.commit()
-        return tx
+                self._done(attempt)
+                return
+
+    def _done(self, attempt: Attempt) -> None:
+        self.failure = None
+        self.commits += 1
+        self._commit_seconds.append(attempt.seconds)
+        for job in attempt.batch:
+            job.resolve()
+        self._wakes.notify(attempt.grown)
+        self._bell.ring(attempt.grown, sorted(attempt.offered))
+
+    def _failed(self, error: Exception, attempt: Attempt) -> None:
+        """A write that is refused for itself says nothing of the database."""
+        if len(attempt.batch) > 1 or ends_transaction(error):
+            self.failure = translate(_told(error, attempt))
+
+
+def _may_repeat(error: Exception, attempt: Attempt) -> bool:
+    """Whether nothing of it is written, and another try may do better. In particular not when the connection was lost
+    after COMMIT had been sent: it may be written."""
+    return in_the_way(error) or (disconnected(error) and not attempt.committing)
+
+
+def _told(error: Exception, attempt: Attempt) -> Exception:
+    """What the callers are told."""
+    return unknown(error) if attempt.committing and disconnected(error) else error
 
 
 def _closed() -> Unavailable:

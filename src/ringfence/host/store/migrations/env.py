@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from alembic import context
 
-from ringfence.host.store.migrate import VERSION_TABLE
+from ringfence.host.store.migrate import EXPANDED_TABLE
 
 context.configure(
-    connection=context.config.attributes["connection"], version_table=VERSION_TABLE, transactional_ddl=True
+    connection=context.config.attributes["connection"], version_table=EXPANDED_TABLE, transactional_ddl=True
 )
 with context.begin_transaction():
     context.run_migrations()

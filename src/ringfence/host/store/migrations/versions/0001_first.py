@@ -12,6 +12,7 @@ revision = "0001"
 down_revision: str | None = None
 branch_labels: str | None = None
 depends_on: str | None = None
+kind = "expand"
 
 
 def upgrade() -> None:

@@ -1,0 +1,39 @@
+"""The traffic lane: bounded whatever it is told, and it says what it forgot."""
+
+from __future__ import annotations
+
+from ringfence.host.store.audit_traffic import RING, TOTALS, Traffic
+from tests.support.clocks import HandClock
+
+
+def test_newest_first_and_added_up() -> None:
+    clock = HandClock()
+    traffic = Traffic(clock)
+    traffic.add("b1", "example.org", "allow", 10, 100)
+    clock.pass_seconds(1)
+    traffic.add("b1", "example.org", "allow", 1, 2)
+    traffic.add("b1", "example.org", "deny", 0, 0)
+    assert [entry["verdict"] for entry in traffic.newest(9)] == ["deny", "allow", "allow"]
+    assert [entry["sent"] for entry in traffic.newest(2)] == [0, 1]
+    assert traffic.totals() == [
+        {"box": "b1", "host": "example.org", "verdict": "allow", "requests": 2, "sent": 11, "received": 102},
+        {"box": "b1", "host": "example.org", "verdict": "deny", "requests": 1, "sent": 0, "received": 0},
+    ]
+    assert traffic.dropped == 0
+
+
+def test_a_flood_forgets_and_says_so() -> None:
+    traffic = Traffic(HandClock())
+    for number in range(10_000):
+        traffic.add("b1", f"h{number}.example.org", "deny", 1, 0)
+    assert len(traffic.newest(10**6)) == RING
+    assert traffic.dropped == 10_000 - RING
+    totals = traffic.totals()
+    assert (len(totals), totals[-1]["host"]) == (TOTALS, "h9999.example.org")
+
+
+def test_names_are_bounded_and_clean() -> None:
+    traffic = Traffic(HandClock())
+    traffic.add("b1", "x" * 100_000 + "\0", "al\udcfflow", 1, 1)
+    [entry] = traffic.newest(1)
+    assert (len(entry["host"]), entry["verdict"]) == (255, "al\ufffdlow")
