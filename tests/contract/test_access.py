@@ -79,6 +79,8 @@ MEMBER_CHANGE = "    401 401     404      404    204   204    403      204   204
 TEXT_READ = "        401 401     404      404    200   200    200      403   200"
 POST = "             401 401     404      404    202   202    403      403   403"
 OWN_RUN = "          401 401     404      404    403   202    403      202   202"
+OPERATORS_READ = "   401 401     403      403    403   403    403      200   200"
+OWN_ANSWER = "       401 401     404      404    404   200    403      403   403"
 GLASS = "            401 401     404      404    403   403    403      200   200"
 
 TALK = "text path reply"
@@ -88,6 +90,9 @@ TABLE: dict[str, Row] = {
     "GET /v1/openapi.json": row(ANYBODY),
     "GET /v1/health": row(ANYBODY),
     "GET /v1/status": row(LOGGED_IN),
+    "GET /v1/audit": row(OPERATORS_READ),
+    "GET /v1/audit/traffic": row(OPERATORS_READ),
+    "GET /v1/audit/verify": row(OPERATORS_READ),
     "GET /v1/tenants": row(LOGGED_IN),
     "POST /v1/tenants": row(OPERATORS_MAKE, {"name": "of-WHO"}),
     "GET /v1/tenants/{tenant}/users": row(OF_TENANT, reads="name", operators="name"),
@@ -126,6 +131,9 @@ TABLE: dict[str, Row] = {
     f"POST {T}/messages": row(POST, {"text": "hi"}),
     "POST /v1/runs/{run}/redrive": row(OWN_RUN, run="failed", owner="name box", operators="name box"),
     "POST /v1/runs/{run}/cancel": row(OWN_RUN, run="live", owner="name thread box", operators="name thread box"),
+    "GET /v1/tenants/{tenant}/gates": row(OF_TENANT, reads="name", operators="name"),
+    "GET /v1/gates/{gate}": row(OWN_READ, reads="name asked", operators="name"),
+    "POST /v1/gates/{gate}/answer": row(OWN_ANSWER, {"answer": "allow"}, owner="name asked"),
     f"POST {T}/break-glass": row(GLASS, {"reason": "incident 7"}),
     f"POST {U}/box/stop": row(OWN_CHANGE, owner="box", operators="box"),
     f"DELETE {T}/members/{{user}}": row(MEMBER_CHANGE),
@@ -330,7 +338,7 @@ async def live_leaks(s: Scene) -> list[str]:
         tasks = {who: group.create_task(s.follow(who, "GET", f"{path}/events/stream", opened[who])) for who in watchers}
         tasks["poster"] = group.create_task(s.follow("member", "POST", f"{path}/messages", opened["poster"]))
         for event in opened.values():
-            await asyncio.wait_for(event.wait(), 10)
+            await asyncio.wait_for(event.wait(), 30)
         await _alice_speaks(s)
     canaries = {**s.canaries, "own": "canary-own"}
     kinds = set(canaries) - {"name", "run", "thread"}
@@ -423,6 +431,12 @@ MUTANTS: dict[str, tuple[Patch, Look, str]] = {
         both(opens(Action.RUN_STEPS, Relation.MEMBER), opens(Action.RUN_DETAIL, Relation.MEMBER)),
         at("GET /v1/runs/{run}"),
         "of member: shows ['command'",
+    ),
+    "strangers see gates": (opens(Action.GATE_SEE, Relation.STRANGER), at("GET /v1/gates/{gate}"), "of stranger: 200"),
+    "operators see what is asked": (
+        opens(Action.GATE_DETAIL, Relation.OPERATOR),
+        at("GET /v1/gates/{gate}"),
+        "of operator: shows ['asked'",
     ),
     "members cancel": (opens(Action.RUN_CANCEL, Relation.MEMBER), at("POST /v1/runs/{run}/cancel"), "of member: 202"),
     "operators read text": (opens(Action.THREAD_READ, Relation.OPERATOR), at(f"GET {T}/messages"), "of operator"),

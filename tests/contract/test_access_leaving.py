@@ -30,11 +30,11 @@ async def test_a_stream_that_was_open_ends() -> None:
         opened = asyncio.Event()
         path = f"/v1/tenants/default/threads/{s.names['thread']}/events/stream"
         reading = asyncio.create_task(s.follow("member", "GET", path, opened))
-        await asyncio.wait_for(opened.wait(), 10)
+        await asyncio.wait_for(opened.wait(), 30)
         await leaves(s)
         await s.finish(s.runs["live"], LATER["reply"])
         await s.at_work("alice", LATER["later"])
-        body = await asyncio.wait_for(reading, 10)
+        body = await asyncio.wait_for(reading, 30)
         assert b"event: error" in body
         assert b"not_found" in body
         assert found(body, LATER) == set()
@@ -73,12 +73,12 @@ async def test_a_glass_that_was_open_closes(monkeypatch: pytest.MonkeyPatch) -> 
         again = await s.http("glass", "POST", f"{path}/break-glass", b'{"reason":"once more"}')
         assert again.status == 200
         reading = asyncio.create_task(s.follow("glass", "GET", f"{path}/events/stream", opened))
-        await asyncio.wait_for(opened.wait(), 10)
+        await asyncio.wait_for(opened.wait(), 30)
         await s.finish(s.runs["live"], "canary-while-open")
         await asyncio.sleep(2.6)
         await s.at_work("alice", LATER["later"])
         await s.finish(carol, LATER["reply"])
-        body = await asyncio.wait_for(reading, 10)
+        body = await asyncio.wait_for(reading, 30)
         assert b"canary-while-open" in body
         assert found(body, LATER) == set()
         assert (await s.http("glass", "GET", f"{path}/messages")).status == 403

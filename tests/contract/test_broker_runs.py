@@ -201,7 +201,7 @@ async def test_a_loop_over_its_rate_is_slowed_down_and_beyond_its_budget_told_so
             error = (await asked(guest, number, "run.fail", code="x", message="")).get("err")
             assert (error is None) is (number <= 10), (number, error)
             assert error is None or error["code"] == "budget_exhausted"
-        assert 0.2 <= time.monotonic() - began < 2.0  # the 21st to 23rd wait 100 ms each
+        assert time.monotonic() - began >= 0.2  # the 21st to 23rd wait 100 ms each
         assert link.alive
         assert len(r.host.asked) == 10
 

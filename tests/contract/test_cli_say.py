@@ -40,7 +40,7 @@ def test_a_member_who_is_removed_learns_what_became_of_the_message(served: Web, 
     thread = f"removed{len(''.join(more))}"
     process = waiting(served, thread, *more)
     assert served.cli("thread", "member", "rm", thread, "alice").returncode == 0
-    out, said = process.communicate(timeout=30)
+    out, said = process.communicate(timeout=120)
     assert process.returncode == 4
     known = ids(served, thread)
     if more == ["--json"]:
@@ -60,7 +60,7 @@ def test_a_member_who_is_removed_learns_what_became_of_the_message(served: Web, 
 def test_an_interrupt_is_an_object_for_programs(served: Web) -> None:
     process = waiting(served, "left", "--json")
     process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=30)
+    out, said = process.communicate(timeout=120)
     error = json.loads(out)["error"]
     assert (process.returncode, said, error["code"]) == (130, b"", "interrupted")
     assert error["details"].items() >= ids(served, "left").items()
@@ -77,7 +77,7 @@ def test_why_has_the_words_for_the_actor(served: Web) -> None:
 def test_a_cancelled_turn_is_said_once(served: Web) -> None:
     process = waiting(served, "once")
     assert served.cli("run", "cancel", ids(served, "once")["run"]).returncode == 0
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     assert said.decode().splitlines()[0] == "ringfence: cancelled"
     assert served.cli("events", "once").stdout.decode().rstrip().endswith("  the turn ended: cancelled")
 
@@ -94,7 +94,7 @@ def test_a_followed_stream_that_ends_ends_with_one_line(served: Web) -> None:
     follow = served.popen("events", "followed", "--follow", "--json", "--as", "alice")
     eventually(lambda: bool(served.engine.threads.watches))
     served.cli("thread", "member", "rm", "followed", "alice")
-    out, _ = follow.communicate(timeout=30)
+    out, _ = follow.communicate(timeout=120)
     *_, last = (json.loads(row) for row in out.splitlines())
     assert (follow.returncode, last["error"]["code"]) == (4, "not_found")
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from ringfence.host.engine import as_somebody
+from ringfence.host.kernel.errors import NotFound
 from ringfence.host.kernel.people import Actor
 from ringfence.host.kernel.ports import Accepted
+from tests.support.databases import outside
 from tests.support.engine_rig import OPERATOR, Rig, rig
 
 Act = Callable[[Rig, Actor, Accepted], Coroutine[Any, Any, Any]]
@@ -106,3 +108,14 @@ async def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest
         for n in range(10):
             await reads.reads(acting, f"thread:{n}")
         assert len(reads._until) == 3
+
+
+async def test_a_user_where_the_database_has_no_tenant(tmp_path: Path) -> None:
+    async with rig(tmp_path) as r:
+        with pytest.raises(NotFound) as control:
+            await r.engine.people.user_add(OPERATOR, "elsewhere", "carol")
+        assert "init" not in control.value.remedy
+        outside(tmp_path, "UPDATE tenants SET removed_at = created_at")
+        with pytest.raises(NotFound, match="no tenant at all") as error:
+            await r.engine.people.user_add(OPERATOR, "default", "carol")
+        assert "ringfence init" in error.value.remedy

@@ -378,7 +378,7 @@ async def test_a_run_adopted_after_a_cancel_is_cancelled(tmp_path: Path) -> None
         await r.restart(cancelled)
         assert (await r.turn(said)).state is TurnState.CANCELLED
         assert loop.task is not None
-        await asyncio.wait({loop.task}, timeout=5)
+        await asyncio.wait({loop.task}, timeout=30)
         assert loop.task.done()
 
 

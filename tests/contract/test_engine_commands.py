@@ -166,12 +166,12 @@ async def test_a_command_of_a_former_server_does_not_stand_still(tmp_path: Path)
 
 
 async def test_twenty_long_commands_do_not_delay_a_probe(tmp_path: Path) -> None:
-    """E92."""
+    """E92: it is answered while they go on."""
     async with rig(tmp_path, ("alice",)) as r:
-        running = [asyncio.create_task(r.exec("alice", "sleep 1")) for _ in range(20)]
+        script = "while [ ! -e go ]; do sleep 0.1; done"
+        running = [asyncio.create_task(r.exec("alice", script)) for _ in range(20)]
         await eventually(lambda: len(r.box("alice").commands) == 20)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         assert (await r.engine.health.ping())["ok"]
-        assert loop.time() - began < 0.05
+        assert not any(task.done() for task in running)
+        (r.box("alice").folder / "go").touch()
         await asyncio.gather(*running)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from ringfence.host.engine import model_call
 from ringfence.host.engine.live import Held
@@ -15,6 +16,7 @@ from ringfence.host.kernel.errors import Unavailable
 from ringfence.host.kernel.ports import ModelReply
 from ringfence.host.kernel.runs import RunState
 from ringfence.host.kernel.threads import TurnState
+from ringfence.host.store.schema import runs
 from ringfence.wire import messages as wire
 from tests.support.engine_rig import FAR, Rig, eventually, rig
 from tests.support.fakes import FakeLink, Loop, native, parked
@@ -25,7 +27,7 @@ async def test_a_run_whose_loop_never_asks_ends_at_its_hard_deadline(tmp_path: P
         await r.engine.threads.add(r.actors["alice"], "default", "t", ["bob"], False)
         said = await r.say("alice", "go")
         loop = await r.loop(said)
-        turn = await r.turn(said, 5)
+        turn = await r.turn(said)
         assert (turn.state, turn.reason) == (TurnState.FAILED, "deadline")
         assert await r.details("alice") == [
             {"code": "deadline", "message": "it worked for 0.5 s, the most that a run may"}
@@ -42,35 +44,40 @@ async def test_its_command_ends_with_it_and_the_lane_goes_on(tmp_path: Path) -> 
         await r.running_command("alice", key)
         command = r.box("alice").commands[key]
         after = await r.say("alice", "$ echo free")
-        assert (await r.turn(said, 5)).reason == "deadline"
-        async with asyncio.timeout(5):
+        assert (await r.turn(said)).reason == "deadline"
+        async with asyncio.timeout(30):
             assert (await command.ended).reason == "killed"
         await eventually(lambda: key not in r.box("alice").commands)
         assert (await r.turn(after)).state is TurnState.COMPLETED
 
 
 async def test_waiting_in_the_queue_is_no_work(tmp_path: Path) -> None:
-    async with rig(tmp_path, hard_seconds=1.0) as r:
+    async with rig(tmp_path, hard_seconds=120.0) as r:
         said = [await r.say("alice", f"$ sleep 0.5; echo {n}") for n in range(3)]
         for one in said:
             assert (await r.turn(one)).state is TurnState.COMPLETED
-        rows = [await r.store.runs.get(one.run.id) for one in said]
-        assert (rows[2].ended_at - rows[2].created_at).total_seconds() > 1.0  # type: ignore[operator]
+        last = await r.store.runs.get(said[2].run.id)
+        assert last.ended_at is not None and last.worked >= 0.5
+        waited = (last.ended_at - last.created_at).total_seconds() - last.worked
+        assert waited > 0.95, "behind two that took 0.5 s each"
 
 
 async def test_earlier_attempts_count(tmp_path: Path) -> None:
-    async with rig(tmp_path, script=parked, hard_seconds=1.0) as r:
-        said = await r.say("alice", "go")
-        await r.loop(said)
-        await asyncio.sleep(0.7)
-        await r.world.kill_loop(r.box("alice").id, said.run.id)
-        again = await r.until(said.run.id, lambda row: row.epoch == 2 and row.state is RunState.RUNNING)
-        assert 0.5 < again.worked < 1.0
-        ended = await r.ended(said.run.id, 5)
-        assert ended.reason == "deadline"
-        assert again.started_at is not None
-        assert ended.ended_at is not None
-        assert 0.9 < ended.worked < 1.5
+    """What a run has worked is in its row. Control: one that began anew has a quarter of an hour left."""
+    async with rig(tmp_path, script=parked, hard_seconds=1000.0) as r:
+        said, other = await r.say("alice", "go"), await r.say("bob", "go", thread="o")
+        for one in (said, other):
+            await r.loop(one)
+        await asyncio.sleep(0.3)
+        spent = sa.update(runs).where(runs.c.id == said.run.id).values(worked=999.9)
+        await r.store._database.write(lambda tx: tx.connection.execute(spent))
+        for name, one in (("alice", said), ("bob", other)):
+            await r.world.kill_loop(r.box(name).id, one.run.id)
+        again = await r.until(other.run.id, lambda row: row.epoch == 2 and row.state is RunState.RUNNING)
+        assert again.worked > 0.25
+        ended = await r.ended(said.run.id)
+        assert (ended.reason, ended.epoch) == ("deadline", 2) and ended.worked >= 999.9
+        assert (await r.store.runs.get(other.run.id)).state is RunState.RUNNING
         assert Held(again, since=10.0).worked(10.25) == again.worked + 0.25
         assert Held(again, since=10.0).worked(9.0) == again.worked
 
@@ -83,7 +90,7 @@ async def test_at_the_soft_deadline_the_loop_sums_up_without_tools(tmp_path: Pat
         assert turn.state is TurnState.COMPLETED
         assert not (r.box("alice").folder / "log").exists()
         assert loop.winds == 1
-        assert loop.wound in (59, 60)
+        assert loop.wound is not None and 0 < loop.wound <= 60
 
 
 async def test_a_model_that_hangs_does_not_eat_the_time_after_the_soft_deadline(tmp_path: Path) -> None:
@@ -184,7 +191,7 @@ async def test_a_loop_that_stays_when_its_run_is_over_is_ended(tmp_path: Path) -
         assert (await r.turn(said)).state is TurnState.COMPLETED
         assert said.run.id in r.box("alice").loops  # it may end by itself
         assert loop.task is not None
-        await asyncio.wait({loop.task}, timeout=5)
+        await asyncio.wait({loop.task}, timeout=30)
         assert loop.task.done()
         assert r.box("alice").cancels == 1
         await eventually(lambda: not r.engine._leaving)
@@ -274,7 +281,7 @@ async def test_a_command_of_a_run_that_ended_before_it_was_put_away_ends_with_th
             await r.store.runs.end(said.run.id, 1, RunState.FAILED, "deadline", None)
 
         await r.restart(ended)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert (await command.ended).reason == "killed"
         await eventually(lambda: not r.box("alice").commands)
         assert (await r.asked("alice", "$ echo on")).state is TurnState.COMPLETED

@@ -56,12 +56,13 @@ async def test_a_file_that_does_not_fit_is_refused_with_limit_and_use_and_nothin
         await r.engine.files.put(alice, "default", "alice", b"f", pieces(5), 0o600)
         with pytest.raises(DiskFull, match=f"of {LIMIT} bytes") as cut:
             await r.engine.files.put(alice, "default", "alice", b"f", pieces(*[1 << 20] * 40), 0o600)
+        assert "has no room for that" in cut.value.message  # it is not full
         assert cut.value.details["limit_bytes"] == LIMIT and "box limits" in cut.value.remedy
         assert (await r.engine.files.stat(alice, "default", "alice", b"f")).size == 5
         fill(r, LIMIT)
         with pytest.raises(DiskFull) as full:
             await r.engine.files.put(alice, "default", "alice", b"g", pieces(1), 0o600)
-        assert full.value.details["used_bytes"] >= LIMIT
+        assert full.value.details["used_bytes"] >= LIMIT and "is full" in full.value.message
 
 
 @pytest.fixture
@@ -153,3 +154,24 @@ async def test_what_the_host_bounds_is_neither_walked_nor_stopped(tmp_path: Path
         assert (shown.disk_bytes, shown.disk_full, shown.inodes, shown.inode_limit) == (LIMIT, True, 3, 100)
         assert "no-disk-quota" not in shown.weak and r.box("alice").running
         assert looks == before + 1  # by show: the watch looked once and never again
+
+
+async def test_a_stop_that_leaves_a_disk_read_only_says_so_and_the_box_is_stopped(tmp_path: Path) -> None:
+    """Control: a stop of one whose disk is whole, and of one whose image is not mounted at all, is a stop."""
+    async with rig(tmp_path, **SMALL) as r:
+        look, use = r.driver.observe, [DiskUse("image", 4096, 0, 3, 100, "it could not be mounted anew: process 7 (x)")]
+
+        async def seen(box: Any) -> Sight:
+            return replace(await look(box), disk=use[0])
+
+        r.driver.observe = seen  # type: ignore[method-assign]
+        alice = r.actors["alice"]
+        await r.exec("alice", "true")
+        with pytest.raises(Conflict, match=r"the box is stopped; it could not be mounted anew: process 7") as caught:
+            await r.engine.boxes.stop(alice, "default", "alice")
+        assert "box stop" in caught.value.remedy and caught.value.details["stopped"] is True
+        assert not r.box("alice").running
+        assert (await r.engine.boxes.show(alice, "default", "alice")).desired == "stopped"
+        for whole in (DiskUse("image", 4096, 4096, 3, 100), DiskUse("image", problem="it cannot be mounted")):
+            use[0] = whole
+            assert (await r.engine.boxes.stop(alice, "default", "alice")).observed == "stopped"

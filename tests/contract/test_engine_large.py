@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import hashlib
 import json
 import time
@@ -25,6 +26,7 @@ from ringfence.host.kernel.ports import ModelReply
 from ringfence.host.kernel.runs import Effect, RunState
 from ringfence.host.models.scripted import Scripted
 from ringfence.wire import messages as wire
+from tests.support.databases import is_postgres
 from tests.support.engine_rig import Rig, eventually, rig
 from tests.support.fakes import Loop, parked
 
@@ -79,11 +81,17 @@ def bomb(size: int) -> bytes:
 
 @contextmanager
 def loops_share() -> Iterator[list[float]]:
-    """Which part of the CPU time that was spent meanwhile was the event loop's; a busy host does not change it."""
+    """Which part of the CPU time that was spent meanwhile was the event loop's; a busy host does not change it. The
+    garbage of the tests before is collected first: the thread that happens to allocate would pay for looking at it."""
     found: list[float] = []
-    own, whole = time.thread_time(), time.process_time()
-    yield found
-    found.append((time.thread_time() - own) / (time.process_time() - whole))
+    gc.collect()
+    gc.disable()
+    try:
+        own, whole = time.thread_time(), time.process_time()
+        yield found
+        found.append((time.thread_time() - own) / (time.process_time() - whole))
+    finally:
+        gc.enable()
 
 
 async def at_work(r: Rig) -> Loop:
@@ -104,7 +112,8 @@ async def test_bombs_that_are_asked_for_at_once_cost_one_conversation(tmp_path: 
         assert {type(answer) for answer in answers} == {Invalid}
         assert "more than 60000 lists and objects" in answers[0].message
         assert peak < 80 * MIB  # chunks, whole, and the ask of a driver; parsed, each of the 20 would take 600 MB
-        assert share[0] < 0.5
+        # On PostgreSQL the chunks themselves come over the loop: asyncpg has no threads.
+        assert share[0] < (0.7 if is_postgres(tmp_path) else 0.5)
 
 
 async def test_a_large_honest_conversation_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -171,7 +180,7 @@ async def test_no_ask_reads_the_results_of_all_steps(tmp_path: Path, monkeypatch
             await loop.ask("step.begin", wire.StepBegin("t", n, "read", {"path": "p"}, "pure"))
             await loop.ask("step.end", wire.StepEnd("t", n, {"ok": True}))
         await r.store.steps.begin(row.id, row.epoch, 3, "shell", {}, "d", Effect.LOCAL)
-        with pytest.raises(Conflict, match="the host records its end"):
+        with pytest.raises(Conflict, match="carried out by the host"):
             await loop.ask("step.end", wire.StepEnd("t", 3, {"ok": True}))
         with pytest.raises(Conflict):
             await loop.ask("step.begin", wire.StepBegin("t", 1, "read", {"path": "other"}, "pure"))

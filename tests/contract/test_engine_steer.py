@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ringfence.host.engine import steering
 from ringfence.host.kernel.threads import TurnState
 from ringfence.wire import messages as wire
 from tests.support.engine_rig import Rig, eventually, rig
@@ -65,7 +66,7 @@ async def test_a_guest_that_answers_no_steer_holds_up_nobody(tmp_path: Path) -> 
         said = await r.say("alice", "go")
         loop = await r.loop(said)
         r.box("alice").mute = True
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(steering.TELL_SECONDS / 2):
             assert (await r.say("alice", "more", mode="steer")).steered
         assert loop.news == []
         token, own = loop.start["token"], loop.start["messages"][-1]["cursor"]

@@ -47,7 +47,7 @@ async def test_file_tools_run_in_the_loop_and_are_journaled(tmp_path: Path) -> N
         steps = await r.store.steps.all(turn.run)
         assert [(s.tool, s.effect.value, s.state.value) for s in steps] == [
             ("write", "idempotent", "ended"),
-            ("read", "idempotent", "ended"),
+            ("read", "pure", "ended"),
         ]
 
 

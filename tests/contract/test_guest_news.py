@@ -78,8 +78,7 @@ def test_steers_during_an_ask_arrive_in_order_and_over_a_re_dial(scripted: Box) 
 
 
 WAITS = """
-began = time.monotonic()
-assert host.news() == [] and time.monotonic() - began < 5
+assert host.news() == []
 host.ask("run.event", text="awake")
 news = []
 while len(news) < 2:

@@ -43,7 +43,7 @@ WAYS = ["machine", "python"] if platform.machine() == "x86_64" else ["python"]
 
 def start(way: str, program: str, *argv: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, way, program, *argv], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", SCRIPT, way, program, *argv], capture_output=True, text=True, timeout=120, check=True
     )
     return sorted(done.stdout.splitlines())
 
@@ -83,6 +83,6 @@ def test_a_child_that_can_say_nothing_does_not_run(tmp_path: Path) -> None:
         "    os._exit(starter.start(1, args, env, first)[1])\n"
         "print(sorted(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[0, 127]\n"
     assert not mark.exists()

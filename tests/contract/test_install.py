@@ -167,7 +167,7 @@ def with_a_private_etc(base: Path, script: str) -> subprocess.CompletedProcess[s
     """Runs a shell script where /etc is a copy. $py makes the account with the id that follows."""
     command = ["unshare", "--mount", "sh", "-c", PRIVATE_ETC, "sh", str(base), "sh", "-c", script]
     environment = {**os.environ, "py": f"{sys.executable} -c '{ENSURE}'"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
 @pytest.mark.root
@@ -370,7 +370,7 @@ def test_config(base: Path) -> None:
     [
         (None, 0o644, 2, "no such file"),
         (b"[{}]", 0o644, 2, "rule 1: when is missing"),
-        (b"\xff", 0o644, 2, "cannot be read"),
+        (b"\xff", 0o644, 2, "is not UTF-8: byte 0xff after 0 bytes"),
         (b"[]", 0o666, 3, "can be written by others"),
         (b"[]", 0o644, 0, "ok"),
     ],
@@ -391,7 +391,23 @@ def test_a_fifo_is_no_script(base: Path) -> None:
     os.mkfifo(base / "script.json", 0o600)
     done = own(settings(base, f'script = "{base}/script.json"\n'), "config_check")
     assert done.code == 2
-    assert "not a regular file" in done.err
+    assert "no regular file" in done.err
+
+
+def test_settings_that_cannot_be_read_are_told_with_what_mends_them(base: Path) -> None:
+    """One line that says what, as every command begins it, one with the remedy: of this very fault."""
+    file = base / "s.toml"
+    file.write_bytes(b'# \xff\ndisk = "auto"\n')
+    for name, what, remedy in (
+        (str(file), f"{file} is not UTF-8: byte 0xff after 2 bytes", "save it as UTF-8"),
+        (str(base), f"{base} is a folder", "name a text file"),
+        (f"{file}/below", f"{file}/below cannot be read: Not a directory", "name a text file"),
+        ("", "the name of the settings file is empty", "leave it out"),
+    ):
+        done = own(base / "state", "config_check", file=name)
+        assert done.code == 2
+        said, below = done.err.splitlines()
+        assert said == f"ringfence: {what}" and below.startswith("  ") and remedy in below, done.err
 
 
 def test_doctor_of_this_host() -> None:

@@ -28,7 +28,7 @@ def checkout() -> Iterator[Path]:
 
 def hidden(script: str, checkout: Path) -> subprocess.CompletedProcess[str]:
     command = ["unshare", "--mount", "sh", "-c", HIDE + script, "sh", str(checkout)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd="/")
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd="/")
 
 
 @pytest.mark.root

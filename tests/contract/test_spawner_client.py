@@ -17,7 +17,7 @@ from ringfence.host.drivers.spawner_client import SpawnerClient
 from ringfence.host.kernel import errors
 from ringfence.spawner import protocol
 
-SECONDS = 5.0
+SECONDS = 30.0
 BOX = "abcdefghijklmnop"
 
 

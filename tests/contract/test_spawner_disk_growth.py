@@ -76,6 +76,25 @@ def test_nothing_grows_while_a_mount_that_nobody_sees_has_its_file_system(rig: R
     assert observed(rig)["disk_free"] > SMALL.disk
 
 
+@pytest.mark.parametrize(("how", "said"), [("namespace", "has it in a mount namespace"), ("folder", "works in it")])
+def test_whoever_has_its_file_system_is_named(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
+) -> None:
+    """Control: when it has ended, nobody is in the way. A name that a process gave itself is only shown as ASCII."""
+    monkeypatch.setattr(disk_growth, "FREE_SECONDS", 0.0)
+    with box_of(rig) as box, disk_parts.image(box) as image:
+        program = tmp_path / os.fsdecode(b"a\x1b[2Jb\xff")
+        program.symlink_to("/bin/sleep")
+        place = rig.home / "boxes" / BOX / "tree"
+        with disk_rig.holding(how, place, program) as pid, pytest.raises(Busy) as caught:
+            tasks.run(disk_growth.alone(box, image))
+        assert f"process {pid} (a?[2Jb?) {said}" in caught.value.message
+        assert f"kill {pid}" in caught.value.remedy and "files commands of this user" in caught.value.remedy
+        monkeypatch.undo()
+        tasks.run(disk_growth.alone(box, image))
+    assert nothing_left(rig.home)
+
+
 def test_a_size_that_image_or_volume_cannot_have_is_refused_and_nothing_is_touched(rig: Rig) -> None:
     before = image_of(rig).stat()
     with box_of(rig) as box:

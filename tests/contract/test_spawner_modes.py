@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -111,9 +110,8 @@ def life(rig: Rig) -> None:
     assert gone(first["pid"]) and os.listdir(rig.home / "boxes" / A / "tree" / "tmp") == []
     rig.start_box(A)
     assert rig.shell(A, "cat /home/user/y; ls /tmp")["out"] == "y\n"
-    begun = time.monotonic()
     rig.ask(protocol.Remove(A))
-    assert os.listdir(rig.home / "boxes") == [] and time.monotonic() - begun < 5
+    assert os.listdir(rig.home / "boxes") == []
 
 
 def test_a_life_in_mode_subuid(subuid: Rig) -> None:
@@ -202,3 +200,19 @@ def test_subordinate_ids_that_the_user_does_not_have(subuid: Rig) -> None:
     subuid.overrides = {}
     subuid.write_config()
     subuid.start()
+
+
+def test_a_spawner_that_refuses_to_start_leaves_no_cgroup_and_says_first_what_it_was_asked_for() -> None:
+    """Control: accepted, it has its cgroups."""
+    rig = spawner_rig.make(overrides={"disk": "accounting"})
+    with pytest.raises(NotStarted) as caught:
+        rig.start()
+    _, what, remedy = str(caught.value).split("\t")
+    assert what.startswith("disk is set to accounting: ") and "deleted files that are still open" in what
+    assert remedy.startswith('set disk = "auto"') and "--accept no-disk-quota" in remedy
+    assert spawner_rig.cgroup_parents() == []
+    rig.accept = ("no-disk-quota",)
+    rig.write_config()
+    rig.start()
+    assert spawner_rig.cgroup_parents() != []
+    rig.clean()

@@ -138,7 +138,7 @@ async def test_a_reader_that_takes_nothing_holds_the_command_up_and_not_its_kill
 
 async def test_signals(served: Web) -> None:
     async with served.client() as client:
-        script = "trap 'echo got; exit 7' TERM; echo up; sleep 30 & wait"
+        script = "trap 'echo got; exit 7' TERM; sleep 600 >&2 & echo up; wait"
         async with client.stream("alice", ["sh", "-c", script]) as command:
             output = command.output()
             assert await anext(output) == (1, b"up\n")

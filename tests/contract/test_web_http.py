@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -57,6 +58,39 @@ def test_credentials(served: Web) -> None:
     ):
         status = call(served, "GET", user, headers=[(b"Authorization", header.encode("latin-1"))])[0]
         assert status == 401, header
+
+
+def test_who_speaks_is_asked_before_what_they_say_is_read(served: Web) -> None:
+    """On every route: a body that is no JSON, of whom nobody knows, is 401. Control: of whom one knows it is 422."""
+    good, expired = served.token("alice", "operator"), served.token("alice", ttl=-1)
+    document, bodies = call(served, "GET", "/v1/openapi.json")[1], 0
+    with httpx2.Client(base_url=served.url, trust_env=False, headers={"Content-Type": "application/json"}) as client:
+
+        def ask(method: str, path: str, token: str | None) -> tuple[int, Any]:
+            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            response = client.request(method, path, headers=headers, content=b'{"name": ')
+            return response.status_code, response.json()["error"]
+
+        for path, methods in document["paths"].items():
+            where = re.sub(r"{(\w+)}", "alice", path)
+            for method, route in methods.items():
+                if path == "/v1/health":
+                    continue  # asks nobody who they are
+                for token in (None, "wrong", expired):
+                    status, error = ask(method.upper(), where, token)
+                    assert (status, error["code"]) == (401, "unauthenticated"), (method, path, token)
+                if "application/json" in route.get("requestBody", {}).get("content", {}):
+                    bodies += 1
+                    status, error = ask(method.upper(), where, good)
+                    assert (status, error["message"]) == (422, "body.9: JSON decode error"), (method, path)
+    assert bodies >= 8
+
+
+def test_a_large_body_of_whom_nobody_knows_is_answered_too(served: Web) -> None:
+    """Within the limit of the route and unread: the sender gets the answer, not a connection that is reset."""
+    content = b"[" * ((1 << 20) - 1)
+    status, answer, _ = call(served, "POST", "/v1/tenants/default/threads", "wrong", content=content)
+    assert (status, answer["error"]["code"]) == (401, "unauthenticated")
 
 
 def test_a_token_without_the_scope(served: Web) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 
 from ringfence.client import Client, SyncClient
 from ringfence.host.kernel.errors import Conflict, Unavailable
+from ringfence.host.web import server
 from ringfence.host.web.server import listening, serve
 from tests.support.double.engine import Engine
 from tests.support.web_rig import OPERATOR
@@ -126,22 +126,23 @@ async def test_a_configured_name_is_answered(folder: Path) -> None:
                 assert (await client.get(url, headers={"Host": host})).status_code == status
 
 
-async def test_the_end_of_the_server_ends_streams_and_leaves_commands(folder: Path) -> None:
+async def test_the_end_of_the_server_ends_streams_and_leaves_commands(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: nothing waits for what a request under way gets to come to its end, which is for ever here."""
+    monkeypatch.setattr(server, "DRAIN_SECONDS", 3600)
     engine = Engine(folder)
     await engine.people.user_add(OPERATOR, "default", "alice")
-    begun = 0.0
-    async with listening(engine, folder / "s", None):
+    async with asyncio.timeout(60), listening(engine, folder / "s", None):
         uri = "ws://localhost/v1/tenants/default/users/alice/exec/stream"
         command = await unix_connect(str(folder / "s"), uri=uri)
-        await command.send(json.dumps({"argv": ["sleep", "30"]}))
+        await command.send(json.dumps({"argv": ["sleep", "600"]}))
         pid = json.loads(await command.recv())["started"]["pid"]
         client = Client(socket=str(folder / "s"), act_as="alice")
         await client.say("t", "hi")
         follow = client.follow("t", after=6)
         reading = asyncio.create_task(anext(follow))
         await asyncio.sleep(0.2)
-        begun = time.monotonic()
-    assert time.monotonic() - begun < 2
     with pytest.raises(ConnectionClosed):
         await command.recv()
     os.kill(pid, 0)  # the box and what runs in it outlive the server

@@ -68,7 +68,7 @@ async def test_a_member_that_is_removed_sees_the_stream_end(served: Web) -> None
         await asyncio.sleep(0.1)
         await alice.remove_member("shared", "bob")
         with pytest.raises(NotFound):
-            await asyncio.wait_for(reading, 5)
+            await asyncio.wait_for(reading, 30)
         await follow.aclose()
         with pytest.raises(NotFound):
             await bob.events("shared")

@@ -23,8 +23,20 @@ def turns(json: bool) -> int:
     return _measured(run, json)
 
 
+def audit(json: bool) -> int:
+    from ringfence.bench.audit import run
+
+    return _measured(run, json)
+
+
 def walls(json: bool) -> int:
     from ringfence.bench.walls import run
+
+    return _measured(run, json)
+
+
+def durable(json: bool) -> int:
+    from ringfence.bench.durable import run
 
     return _measured(run, json)
 

@@ -69,6 +69,31 @@ def _reply(body: Body) -> str:
     return "the agent replies" + (f": {body['text']}" if "text" in body else "")
 
 
+_ASKED = {
+    "in_doubt": "whether it was done",
+    "auth": "for its key to be renewed",
+    "setup": "for what is missing to be set up",
+}
+
+
+def _parked(body: Body) -> str:
+    asked = _ASKED.get(str(body.get("kind")), "whether it may go on")
+    gate = f", gate {body['gate']}" if "gate" in body else ""
+    return f"step {body.get('n', '?')}{_more(body, 'tool')}: asks {asked}{gate}"
+
+
+def _answered(body: Body) -> str:
+    return f"step {body.get('n', '?')}{_more(body, 'tool')}: the answer is {body.get('answer', 'there')}"
+
+
+def _closed(body: Body) -> str:
+    return f"step {body.get('n', '?')}: the question is closed{_more(body, 'state')}{_more(body, 'reason')}"
+
+
+def _settled(body: Body) -> str:
+    return f"step {body.get('n', '?')}{_more(body, 'tool')}: known only now{_more(body, 'state')}"
+
+
 def _detail(body: Body) -> str:
     return f"why{_more(body, 'code')}{_more(body, 'message')}"
 
@@ -108,9 +133,15 @@ _WORDS: dict[str, Callable[[Body], str]] = {
     "step.begun": _begun,
     "step.ended": _ended_step,
     "reply": _reply,
+    "run.parked": _parked,
+    "run.resumed": lambda body: "the agent goes on",
+    "gate.answered": _answered,
+    "gate.closed": _closed,
+    "effect.settled": _settled,
     "run.detail": _detail,
     "run.ended": _run_ended,
     "member.added": _member("is a member now"),
     "member.removed": _member("is no member any more"),
     "break_glass": _glass,
+    "unknown": lambda body: "something that this release of the server does not know",
 }

@@ -97,12 +97,28 @@ def bench_boxes(json: Json = False) -> int:
     return boxes(json)
 
 
+@bench.command("durable")
+def bench_durable(json: Json = False) -> int:
+    """Acknowledged events, restarts, several kernels on one PostgreSQL. Needs PostgreSQL's programs on this host."""
+    from ringfence.cli.bench_command import durable
+
+    return durable(json)
+
+
 @bench.command("turns")
 def bench_turns(json: Json = False) -> int:
     """Measure turns of the agent on this host."""
     from ringfence.cli.bench_command import turns
 
     return turns(json)
+
+
+@bench.command("audit")
+def bench_audit(json: Json = False) -> int:
+    """Measure a walk along the audit on this host."""
+    from ringfence.cli.bench_command import audit
+
+    return audit(json)
 
 
 @bench.command("walls")

@@ -11,7 +11,7 @@ from ringfence.cli import checks, say_it
 def prove(driver: str | None, only: str | None, config: str | None, json: bool) -> int:
     """0; 1: a row is open, or something was left behind; 2: no such row or driver, or settings that are none; 3: settings
     that others could have written; 5: this host runs no server. `config`: as of `serve`, whose walls are tried then."""
-    from ringfence.bench.throwaway import CommandFailed
+    from ringfence.bench.throwaway import CommandFailed, ServerEnded
     from ringfence.host.install import commands, prove_subject
     from ringfence.prove.registry import NoSuchRow, chosen, rows
     from ringfence.prove.report import as_json, as_text, line
@@ -28,7 +28,10 @@ def prove(driver: str | None, only: str | None, config: str | None, json: bool) 
     except NoSuchRow as error:
         return say_it.error("usage", str(error), "see: ringfence prove --help", {}, json, 2)
     except CommandFailed as error:
-        return say_it.error("unavailable", f"no throw-away server: {error}", "ringfence doctor", {}, json, 5)
+        said, remedy = (error.message, error.remedy) if isinstance(error, ServerEnded) else ("", "")
+        what = "\n".join([said or str(error), *getattr(error, "__notes__", [])])
+        remedy = remedy or "ringfence doctor"
+        return say_it.error("unavailable", f"no throw-away server: {say_it.on_one_line(what)}", remedy, {}, json, 5)
     sys.stdout.write(as_json(report) if json else as_text(report))
     said = subject.record((found.row.id, found.status) for found in report.results) if only is None else ""
     if said:

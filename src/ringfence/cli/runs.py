@@ -28,7 +28,14 @@ def ls(
         say_it.as_json({"runs": found})
     else:
         rows = [
-            (each["run"], each["thread"], each["user"], each["state"], each["reason"] or "-", each["attempts"])
+            (
+                each["run"],
+                each["thread"],
+                each["user"],
+                each["state"],
+                each["reason"] or each["detail"] or "-",
+                each["attempts"],
+            )
             for each in found
         ]
         say_it.table(("RUN", "THREAD", "USER", "STATE", "REASON", "ATTEMPTS"), rows)
@@ -62,7 +69,8 @@ def cancel(run_id: RunId, act_as: As = None, tenant: Tenant = "default", json: J
     if json:
         say_it.as_json(answer)
     elif answer["ended_at"] is None:
-        say_it.line(f"run {say_it.plain(run_id)} is being ended")
+        why = f"; {answer['detail']}" if answer["detail"] else ""
+        say_it.line(f"run {say_it.plain(run_id)} is being ended{say_it.plain(why)}")
     else:
         say_it.line(f"run {say_it.plain(run_id)} has ended: {say_it.plain(answer['state'])}")
 

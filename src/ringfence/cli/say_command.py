@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ringfence.cli import checks, event_words, say_it
+from ringfence.cli import checks, event_words, gate_command, say_it
 from ringfence.cli.calls import call
 from ringfence.cli.options import As, Json, Tenant
 from ringfence.cli.watching import Watching
@@ -60,7 +60,7 @@ def say(
     if json:
         say_it.as_json(answer)
     else:
-        _print(answer)
+        _print(answer, act_as)
     return EXIT.get(answer["status"], 1)
 
 
@@ -74,11 +74,14 @@ def _left(accepted: Mapping[str, Any] | None, thread: str, own: str, json: bool)
     return say_it.error("interrupted", what, mend, details, json, INTERRUPTED)
 
 
-def _print(answer: Mapping[str, Any]) -> None:
+def _print(answer: Mapping[str, Any], act_as: str | None) -> None:
     if answer["reply"]:
         say_it.line(say_it.prose(answer["reply"]))
     if answer["status"] == "completed":
         return
+    for gate in answer["gates"]:
+        for row in gate_command.lines(gate, act_as):
+            say_it.note(row)
     say_it.note(f"ringfence: {say_it.plain(event_words.ending(answer['status'], answer['reason'], answer['why']))}")
     if answer["status"] == "rejected":
         say_it.note("  wait for the turn under way, or: --mode queue, --mode steer")

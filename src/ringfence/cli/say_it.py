@@ -38,6 +38,11 @@ def plain(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def on_one_line(text: str) -> str:
+    """Lines of a program's output as one, for a message."""
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
 def prose(text: str) -> str:
     """Text of several lines; on a terminal without control characters but newline and tab."""
     if not sys.stdout.isatty():

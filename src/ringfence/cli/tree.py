@@ -54,6 +54,11 @@ def assemble(first: str) -> typer.Typer:
         "thread": _mount_talk,
         "events": _mount_talk,
         "run": _mount_runs,
+        "gate": _mount_gates,
+        "approve": _mount_gates,
+        "deny": _mount_gates,
+        "db": _mount_db,
+        "audit": _mount_audit,
     } | dict.fromkeys(OWN, _mount_own)
     if first in mounts:
         mounts[first](app)
@@ -121,6 +126,26 @@ def _mount_runs(app: typer.Typer) -> None:
     from ringfence.cli import runs
 
     app.add_typer(runs.run, name="run")
+
+
+def _mount_audit(app: typer.Typer) -> None:
+    from ringfence.cli import audit_command
+
+    app.add_typer(audit_command.audit, name="audit")
+
+
+def _mount_db(app: typer.Typer) -> None:
+    from ringfence.cli import db_command
+
+    app.add_typer(db_command.db, name="db")
+
+
+def _mount_gates(app: typer.Typer) -> None:
+    from ringfence.cli import gate_command
+
+    app.add_typer(gate_command.gate, name="gate")
+    app.command("approve")(gate_command.approve)
+    app.command("deny")(gate_command.deny)
 
 
 def _mount_own(app: typer.Typer) -> None:

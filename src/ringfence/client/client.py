@@ -5,6 +5,7 @@ Holds no state but its connections. Every method raises ApiError and nothing els
 
 from __future__ import annotations
 
+from ringfence.client.audit import Audit
 from ringfence.client.boxes import Boxes
 from ringfence.client.connection import Json
 from ringfence.client.files import Files
@@ -13,7 +14,7 @@ from ringfence.client.runs import Runs
 from ringfence.client.saying import Saying
 
 
-class Client(People, Boxes, Files, Saying, Runs):
+class Client(People, Boxes, Files, Saying, Runs, Audit):
     """`socket` (operators), or `url` and `token`; neither: as the environment says. `act_as`: an operator acts as that
     user of `tenant`; `tenant` is also the default of every method."""
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 
 from ringfence.client.connection import Json
 from ringfence.client.errors import ApiError, Unavailable
+from ringfence.client.gates import Gates
 from ringfence.client.threads import RESUME_PAUSE, STREAM, Threads, message_body
 
+RESTS = frozenset({"run.ended", "run.parked"})  # behind which the turn may have come to rest
 FINAL = frozenset({"completed", "failed", "cancelled", "parked"})
 Seen = Callable[[Json], None]
 
@@ -46,7 +48,7 @@ class _Story:
         return ": ".join(part for part in (general, "" if self.detail in general else self.detail) if part)
 
 
-class Saying(Threads):
+class Saying(Threads, Gates):
     async def say(
         self,
         thread: str,
@@ -79,11 +81,13 @@ class Saying(Threads):
 
     async def _whole(self, thread: str, body: Json, tenant: str | None, story: _Story) -> Json:
         posted = await self._posted(f"{self._thread(thread, tenant)}/messages", body, story)
-        turn = await self._known(posted["turn"]) if story.last["kind"] == "run.ended" else posted
+        turn = await self._known(posted["turn"]) if story.last["kind"] in RESTS else posted
         if turn.get("state") not in FINAL:
             await self._ended(thread, posted["turn"], tenant, story)
             turn = await self._known(posted["turn"])
-        return _said(posted, turn, "" if turn["state"] == "completed" else story.why)
+        rows = await self.gates(run=turn["run"], tenant=tenant) if turn["state"] == "parked" else []
+        gates = [await self.gate(row["gate"]) for row in rows]
+        return _said(posted, turn, "" if turn["state"] == "completed" else story.why, gates)
 
     async def _posted(self, path: str, body: Json, story: _Story) -> Json:
         """What was accepted, once the answer has ended."""
@@ -106,7 +110,7 @@ class Saying(Threads):
                 if item.get("turn") != turn:
                     continue
                 story.see(item)
-                if item["kind"] == "run.ended" and (await self._known(turn))["state"] in FINAL:
+                if item["kind"] in RESTS and (await self._known(turn))["state"] in FINAL:
                     return
         raise Unavailable("unavailable", "the stream of events ended", "run: ringfence status")
 
@@ -144,7 +148,7 @@ def _in_doubt(error: ApiError, thread: str, key: str | None) -> ApiError:
     return Unavailable(error.code, what, mend, {**error.details, "thread": thread})
 
 
-def _said(posted: Json, turn: Json, why: str) -> Json:
+def _said(posted: Json, turn: Json, why: str, gates: Sequence[Json] = ()) -> Json:
     return {
         "thread": posted["thread"],
         "message": posted.get("message"),
@@ -155,5 +159,5 @@ def _said(posted: Json, turn: Json, why: str) -> Json:
         "reason": turn.get("reason", ""),
         "why": why,
         "steered": posted.get("steered", False),
-        "gates": [],
+        "gates": list(gates),  # open ones of the turn's run
     }

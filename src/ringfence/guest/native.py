@@ -14,7 +14,7 @@ model once more.
 """
 
 from ringfence.guest import compaction, guard, history, toolset
-from ringfence.guest.asking import Asking, restored
+from ringfence.guest.asking import Asking, restored, spec_tokens
 from ringfence.guest.asks import RunFailed, Wound
 from ringfence.guest.conversation import fresh
 from ringfence.guest.plain_json import dumps, shown
@@ -59,7 +59,10 @@ def carry_out(start: "dict[str, Any]", host: "Asks") -> None:
 
 class Loop:
     def __init__(self, start: "dict[str, Any]", host: "Asks") -> None:
-        self._host, self._window, self._next_step = host, start["window"], start["next_step"]
+        self._host, self._next_step = host, start["next_step"]
+        self._window = max(1, start["window"] - spec_tokens(start["tools"]))  # ours are counted with each call
+        self._tools = start["tools"]  # the host's
+        self._hosts = [tool["name"] for tool in self._tools]
         state, base = (
             restored(start["checkpoint"], host) if start["checkpoint"] is not None else (_new(start, host), None)
         )
@@ -115,7 +118,7 @@ class Loop:
         history.make_room(self._asking, self._window)
         if not self._asking.reachable():
             self._asking.save("before_model")
-        answer = self._asking.generate(state.messages, [] if state.wound else toolset.SPECS)
+        answer = self._asking.generate(state.messages, [] if state.wound else [*toolset.SPECS, *self._tools])
         calls = [] if state.wound else [_received(call) for call in answer["tool_calls"]]
         text = str(answer["text"])
         if calls:
@@ -165,11 +168,13 @@ class Loop:
         state.result(call, _text({**result, "note": told} if told else result))
 
     def _carry_out(self, name: str, arguments: "dict[str, Any]") -> "dict[str, Any]":
-        wrong = toolset.wrong(name, arguments)
+        wrong = toolset.wrong(name, arguments, self._hosts)
         if wrong:
             return {"ok": False, "error": wrong}
         n = self._state.step + 1
-        begun = self._host.ask("step.begin", n=n, tool=name, arguments=arguments, effect=toolset.EFFECTS[name])
+        begun = self._host.ask(
+            "step.begin", n=n, tool=name, arguments=arguments, effect=toolset.EFFECTS.get(name, toolset.HOST)
+        )
         self._state.step = n
         if begun["decision"] == "refused":
             return {"ok": False, "error": f"refused: {begun['reason']}"}
@@ -205,7 +210,11 @@ def _new(start: "dict[str, Any]", host: "Asks") -> "Any":
     used = compaction.text_tokens(SYSTEM + start["posture"] + summary + "".join(message["text"] for message in rest))
     before, left_out = history.paged(start, host, used)
     names = names_of([*before, *rest], start["actor"]) if before else names
-    said = {"actor": start["actor"], "tools": ", ".join(toolset.NAMES), "posture": start["posture"]}
+    said = {
+        "actor": start["actor"],
+        "tools": ", ".join([*toolset.NAMES, *(tool["name"] for tool in start["tools"])]),
+        "posture": start["posture"],
+    }
     return fresh(start, names, before, left_out, SYSTEM.format(left_out=LEFT_OUT if left_out else "", **said))
 
 

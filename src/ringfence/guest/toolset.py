@@ -5,6 +5,7 @@ Arguments are checked here before a step begins: what is wrong with them is a re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
     Schema = dict[str, Any]
@@ -76,18 +77,22 @@ NAMES = tuple(_TABLE)
 LEFT_OUT = "left_out"
 """In the place of arguments that cannot be kept: why. No tool has an argument of that name."""
 MAX_REASON = 200  # characters: a model may call its own argument so
+HOST = "host"  # the effect of a tool that the host carries out: its class is the host's to say
 EFFECTS = {name: effect for name, (effect, _, _) in _TABLE.items()}
 SPECS = [{"name": name, "description": says, "parameters": schema} for name, (_, says, schema) in _TABLE.items()]
 """Fields of wire.messages.ToolSpec."""
 
 
-def wrong(name: str, arguments: "dict[str, Any]") -> str:
-    """What is wrong with a call, for the model; empty when nothing is."""
-    if name not in _TABLE:
-        return f"there is no tool {name[:64]!r}; there are {', '.join(NAMES)}"
+def wrong(name: str, arguments: "dict[str, Any]", hosts: "Collection[str]" = ()) -> str:
+    """What is wrong with a call, for the model; empty when nothing is. `hosts`: names of tools that the host carries out,
+    which says by itself what is wrong with their arguments."""
+    if name not in _TABLE and name not in hosts:
+        return f"there is no tool {name[:64]!r}; there are {', '.join([*NAMES, *hosts])}"
     if LEFT_OUT in arguments:
         reason = str(arguments[LEFT_OUT])[:MAX_REASON]
         return f"the arguments of {name} were left out and nothing was carried out: {reason}; do it in smaller pieces"
+    if name not in _TABLE:
+        return ""
     schema = _TABLE[name][2]
     for argument in schema["required"]:
         if argument not in arguments:

@@ -26,6 +26,8 @@ from typing import Any
 
 from ringfence.host.broker.bounds import Bounds
 from ringfence.host.broker.broker import WireBroker
+from ringfence.host.capabilities.keys import gate_key, secret_in, secret_of
+from ringfence.host.capabilities.webhook import Place, WebhookTool
 from ringfence.host.drivers.bubblewrap import Bubblewrap
 from ringfence.host.drivers.files import FilesClient
 from ringfence.host.drivers.spawner_client import SpawnerClient
@@ -33,16 +35,23 @@ from ringfence.host.engine.engine import Engine
 from ringfence.host.engine.parts import Config, Parts
 from ringfence.host.engine.people import PREFIX, secret_hash
 from ringfence.host.kernel import ids as kernel_ids
+from ringfence.host.kernel.audit import Lane
 from ringfence.host.kernel.boxes import Rates
+from ringfence.host.kernel.capabilities import register
 from ringfence.host.kernel.errors import Conflict, Failed, Invalid, RingfenceError, Unavailable
+from ringfence.host.kernel.hidden import scrubbed, secrets_of
 from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.people import Scope, UserKind
-from ringfence.host.kernel.ports import Model, Store
+from ringfence.host.kernel.policy import Policy
+from ringfence.host.kernel.ports import Clock, Model, Store
 from ringfence.host.kernel.script import Rule, parse_script
 from ringfence.host.kernel.settings import Settings
 from ringfence.host.kernel.version import VERSION
 from ringfence.host.models.scripted import Scripted
-from ringfence.host.store.store import open_store
+from ringfence.host.store import audit_reading, verbs
+from ringfence.host.store.audit_keys import Signer, vault_signer
+from ringfence.host.store.store import SqlStore, open_store
+from ringfence.host.store.verbs import Job
 from ringfence.host.web.server import serve
 
 _PR_SET_DUMPABLE = 4  # prctl(2)
@@ -79,19 +88,28 @@ class SystemIds:
 
 
 class _Lines(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object a line, without the words that are to be in none."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        super().__init__()
+        self._words = words
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line = {"at": at, "level": record.levelname.lower(), "part": record.name, "message": record.getMessage()}
+        line = {
+            "at": at,
+            "level": record.levelname.lower(),
+            "part": record.name,
+            "message": scrubbed(record.getMessage(), self._words),
+        }
         if record.exc_info:
-            line["error"] = self.formatException(record.exc_info)
+            line["error"] = scrubbed(self.formatException(record.exc_info), self._words)
         return json.dumps(line)
 
 
-def _log_to_stderr() -> None:
+def _log_to_stderr(words: Sequence[str] = ()) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
+    handler.setFormatter(_Lines(words))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for noisy in ("uvicorn", "alembic", "sqlalchemy"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -132,9 +150,11 @@ def config_of(settings: Settings) -> Config:
         gate=settings.gate,
         gate_remedy=settings.gate_remedy,
         max_runs=settings.max_runs,
+        max_user_runs=settings.max_user_runs,
         soft_seconds=float(settings.run_soft_seconds),
         hard_seconds=float(settings.run_hard_seconds),
         model_timeout_seconds=float(settings.model_timeout_seconds),
+        keep=settings.retention,
     )
 
 
@@ -147,6 +167,25 @@ def models_of(settings: Settings) -> Mapping[str, Model]:
         except (OSError, UnicodeDecodeError) as error:
             raise Invalid(f"script: {settings.script} cannot be read: {error}", remedy='script = ""') from error
     return {"scripted": Scripted(rules, settings.model_window)}
+
+
+def webhooks_of(settings: Settings, clock: Clock) -> list[WebhookTool]:
+    """What the host may send to, with the keys. Reads files. Invalid."""
+    places = [Place(one, secret_of(one.secret_file, f"webhook {one.name}")) for one in settings.webhook]
+    return [WebhookTool(places, clock, secret_in)] if places else []
+
+
+def signer_of(settings: Settings, worker: str) -> Signer:
+    """Whose chain of the audit the process `worker` writes. Blocks. Unavailable: no key."""
+    return vault_signer(Path(settings.home) / "vault", worker)
+
+
+async def _open_audit(store: SqlStore) -> None:
+    """A disk that is full must not keep a server down: what needs the audit is refused until there is room."""
+    try:
+        await store.audit.open()
+    except RingfenceError as error:
+        logging.getLogger("ringfence.audit").error("the chain of the audit is not begun: %s", error.message)
 
 
 @asynccontextmanager
@@ -195,17 +234,40 @@ async def running(settings: Settings, client: SpawnerClient) -> AsyncIterator[En
     clock, ids = SystemClock(), SystemIds()
     worker = ids.new("krn")
     models = await asyncio.to_thread(models_of, settings)  # reads a file
-    store = await open_store(settings.database, clock, ids)
+    webhooks = await asyncio.to_thread(webhooks_of, settings, clock)
+    key = await asyncio.to_thread(gate_key, Path(settings.home) / "vault")
+    signer = await asyncio.to_thread(signer_of, settings, worker)
+    store = await open_store(
+        settings.database, clock, ids, signer=signer, keep=settings.retention, installation=settings.installation
+    )
     try:
+        await _open_audit(store)
+        await store.reserve.keep()
         await pass_gate(store, settings)
         async with _audited_wire(store, worker, settings.rates) as broker:
             driver = Bubblewrap(Path(settings.home), client, FilesClient)
-            engine = Engine(Parts(store, driver, broker, models, clock, ids, config_of(settings), worker))
+            engine = Engine(
+                Parts(
+                    store,
+                    driver,
+                    broker,
+                    models,
+                    clock,
+                    ids,
+                    config_of(settings),
+                    worker,
+                    capabilities=register(webhooks),
+                    policy=Policy(settings.policy),
+                    gate_key=key,
+                )
+            )
             try:
                 await engine.start()
                 yield engine
             finally:
                 await engine.stop()
+                for webhook in webhooks:
+                    await webhook.close()
     finally:
         await store.close()
 
@@ -253,7 +315,8 @@ async def bootstrap(settings: Settings) -> str:
     """Brings the database up to date, makes tenant `default` and user `operator` when they are missing, and returns a
     new token of that user with scope operator. Needs no spawner; its box is provisioned on first use."""
     clock, ids = SystemClock(), SystemIds()
-    store = await open_store(settings.database, clock, ids)
+    signer = await asyncio.to_thread(signer_of, settings, ids.new("krn"))
+    store = await open_store(settings.database, clock, ids, signer=signer, installation=settings.installation)
     try:
         with suppress(Conflict):
             await store.tenants.add(DEFAULT_TENANT)
@@ -266,6 +329,61 @@ async def bootstrap(settings: Settings) -> str:
         return secret
     finally:
         await store.close()
+
+
+def database_verb(argv: Sequence[str]) -> None:
+    """A verb of `ringfence db`, as a process of the kernel's account. `argv`: the verb, the descriptor of the backup or "".
+    stdin: {"settings", "options", "by", "alone"}. stdout: {"facts"} or {"error", "exit_code"}, one JSON object."""
+    _closed_to_debuggers()
+    verb, fd = argv
+    asked = json.load(sys.stdin)
+    try:
+        facts = asyncio.run(_database(verb, asked, int(fd) if fd else None))
+        json.dump({"facts": facts}, sys.stdout)
+    except RingfenceError as error:
+        json.dump({"error": error.as_json(), "exit_code": error.exit_code}, sys.stdout)
+
+
+async def _database(verb: str, asked: Mapping[str, Any], fd: int | None) -> dict[str, Any]:
+    settings, ids = Settings.from_json(asked["settings"]), SystemIds()
+    signer = Signer() if verb == "backup" else await asyncio.to_thread(signer_of, settings, ids.new("krn"))
+    job = Job(
+        url=settings.database,
+        installation=settings.installation,
+        release=VERSION,
+        clock=SystemClock(),
+        ids=ids,
+        signer=signer,
+        by=str(asked["by"]),
+        alone=bool(asked["alone"]),
+    )
+    if fd is None:
+        return await verbs.run(job, verb, asked["options"], None)
+    file = open(fd, "wb" if verb == "backup" else "rb")  # noqa: ASYNC230, SIM115  a process of its own
+    try:
+        return await verbs.run(job, verb, asked["options"], file)
+    finally:
+        with suppress(OSError):  # what could not be written was told already
+            file.close()
+
+
+async def read_audit(settings: Settings, wish: Mapping[str, Any]) -> dict[str, Any]:
+    """The audit without a server: changes nothing. `wish`: {"verb": "verify"}, or {"verb": "ls", "lane", "since",
+    "before", "limit"}."""
+    signer = await asyncio.to_thread(signer_of, settings, "")
+    if wish["verb"] == "verify":
+        return (await audit_reading.verify(settings.database, signer, settings.installation)).as_json()
+    since = datetime.fromisoformat(wish["since"]) if wish["since"] else None
+    lanes = {Lane(wish["lane"])} if wish["lane"] else set(Lane)
+    return {"rows": await audit_reading.rows(settings.database, lanes, since, wish["before"], wish["limit"])}
+
+
+async def own_audit(path: str, wish: Mapping[str, Any]) -> dict[str, Any]:
+    """For the own commands: what `read_audit` answers, or the error and its exit code, as JSON."""
+    try:
+        return await read_audit(_settings(path), wish)
+    except RingfenceError as error:
+        return {"error": error.as_json(), "exit": error.exit_code}
 
 
 def _settings(path: str) -> Settings:
@@ -283,7 +401,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     _log_to_stderr()
     _say(f"ringfence {VERSION} starting")
     try:
-        sys.exit(asyncio.run(_serve(int(fd), _settings(path))))
+        settings = _settings(path)
+        _log_to_stderr(secrets_of(settings))
+        sys.exit(asyncio.run(_serve(int(fd), settings)))
     except RingfenceError as error:
         _end(error)
     except BaseExceptionGroup as group:

@@ -205,6 +205,7 @@ class RunStart:
     next_step: int  # the first step number that the journal does not have an end for
     model: str
     window: int  # tokens that the model takes, its answer included
+    tools: list[ToolSpec]  # that the host carries out: to be offered beside the loop's own, begun with effect `host`
     posture: str  # the paragraph that states the real isolation; part of the system prompt
 
 
@@ -333,13 +334,13 @@ class StepBegin:
     n: int  # 1, 2, 3, ... without gaps
     tool: str
     arguments: dict[str, Any]
-    effect: Literal["pure", "idempotent", "local"]
+    effect: Literal["pure", "idempotent", "local", "host"]  # host: a tool of run.start; its class is the host's to say
 
 
 @dataclass(frozen=True, slots=True)
 class StepBegun:
-    """`run`: the loop carries the step out and says step.end. `done`: here is the result, from the journal or, for a
-    command, because the host had it run under the key (run, n). `refused`: tell the model why."""
+    """`run`: the loop carries the step out and says step.end. `done`: here is the result, from the journal or because the
+    host carried it out, under the key (run, n). `refused`: tell the model why. No answer: the run is parked, and ends."""
 
     decision: Literal["run", "done", "refused"]
     result: dict[str, Any] | None
@@ -443,8 +444,7 @@ class BlobChunk:
 
 KIB, MIB = 1024, 1024 * 1024
 BLOB_CHUNK = 512 * KIB
-MAX_BLOB = 32 * MIB
-MAX_RUN_BLOBS = 256 * MIB
+MAX_BLOB, MAX_RUN_BLOBS = 32 * MIB, 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)

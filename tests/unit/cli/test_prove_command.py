@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ringfence.bench.throwaway import CommandFailed, ServerEnded
 from ringfence.cli.prove_command import prove
 from ringfence.host.install import prepare, prove_record
 from ringfence.host.install.layout import Layout
@@ -67,6 +68,57 @@ def test_settings_that_are_none_are_named_with_the_remedy(
         assert prove(None, "A01", str(other), True) == 3
         assert error(capsys)["code"] == "refused"
     assert len(tried) == 1
+
+
+REFUSED = """an earlier line
+ringfence: disk is set to accounting: files are counted (no-disk-quota)
+  set disk = "auto"
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "what", "remedy"),
+    [
+        (ServerEnded(5, REFUSED), "disk is set to accounting: files are counted (no-disk-quota)", 'set disk = "auto"'),
+        (ServerEnded(-9, "one\ntwo\n"), "the server ended with -9: one; two", "ringfence doctor"),
+        (CommandFailed("('init',): exit 1\nringfence: no\n"), "('init',): exit 1; ringfence: no", "ringfence doctor"),
+    ],
+)
+def test_a_server_that_refuses_is_told_in_its_own_words_on_one_line(
+    state: Layout,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    what: str,
+    remedy: str,
+) -> None:
+    def refused(*_: object, **__: object) -> Report:
+        raise error
+
+    monkeypatch.setattr(suite, "prove", refused)
+    assert prove(None, "A01", None, False) == 5
+    assert capsys.readouterr().err.splitlines() == [f"ringfence: no throw-away server: {what}", f"  {remedy}"]
+    error.add_note("left behind: cgroup x")
+    assert prove(None, "A01", None, False) == 5
+    assert capsys.readouterr().err.splitlines()[0].endswith(f"{what}; left behind: cgroup x")
+
+
+def test_a_settings_file_without_a_name_is_no_folder(
+    state: Layout, tried: Tried, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prove(None, "A01", "", True) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == "the name of the settings file is empty"
+    assert not tried
+
+
+def test_a_state_that_cannot_be_one_is_told_as_any_error(
+    tried: Tried, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RINGFENCE_HOME", "relative")
+    assert prove(None, "A01", None, False) == 2
+    assert capsys.readouterr().err.startswith(
+        "ringfence: the state directory 'relative' is no absolute path\n  export "
+    )
 
 
 def test_the_file_of_serve_is_what_is_tried_and_stamped(state: Layout, tried: Tried, tmp_path: Path) -> None:

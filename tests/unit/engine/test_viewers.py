@@ -22,7 +22,7 @@ async def test_an_item_reaches_its_actors_watches_of_that_thread_only() -> None:
     viewers.publish(THREAD, ALICE, {"text": "a"})
     viewers.publish(THREAD, ALICE, {"text": "b"})
     for watch in (mine, again):
-        await asyncio.wait_for(watch.wait(), 1)
+        await asyncio.wait_for(watch.wait(), 30)
         assert watch.take() == [{"text": "a"}, {"text": "b"}]
         assert watch.take() == []
     assert (bobs.take(), elsewhere.take()) == ([], [])
@@ -35,7 +35,7 @@ async def test_a_reader_waits_and_is_woken() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     viewers.publish(THREAD, ALICE, {"n": 1})
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 30)
     watch.take()
     waiting = asyncio.ensure_future(watch.wait())  # what was taken is no news
     await asyncio.sleep(0.01)

@@ -104,8 +104,8 @@ def test_the_tree_is_made_once_and_mended(base: Path) -> None:
     layout = Layout(base / "home")
     state.make_home(layout, ME.uid)
     state.make_tree(layout, ME)
-    key = layout.master_key.read_bytes()
-    assert len(key) == 32
+    key, audit_key = layout.master_key.read_bytes(), layout.audit_key.read_bytes()
+    assert len(key) == len(audit_key) == 32 and key != audit_key
     made = state.make_installation(layout, (0, 0))
     (layout.home / "vault").chmod(0o755)
     (layout.home / "boxes").chmod(0o700)
@@ -118,7 +118,9 @@ def test_the_tree_is_made_once_and_mended(base: Path) -> None:
     }  # fmt: skip
     assert layout.home.stat().st_mode & 0o7777 == 0o711
     assert layout.master_key.read_bytes() == key
-    assert layout.master_key.stat().st_mode & 0o7777 == 0o600
+    assert layout.audit_key.read_bytes() == audit_key
+    for path in (layout.master_key, layout.audit_key):
+        assert path.stat().st_mode & 0o7777 == 0o600
     assert state.load(layout) == made
 
 
@@ -133,15 +135,17 @@ def test_a_link_in_the_tree_is_not_followed(base: Path) -> None:
     assert (base / "elsewhere").stat().st_mode & 0o7777 == 0o755
 
 
+@pytest.mark.parametrize("name", ["master_key", "audit_key"])
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])
-def test_a_broken_key_is_not_replaced(base: Path, content: bytes) -> None:
+def test_a_broken_key_is_not_replaced(base: Path, content: bytes, name: str) -> None:
     layout = Layout(base / "home")
     state.make_home(layout, ME.uid)
     state.make_tree(layout, ME)
-    layout.master_key.write_bytes(content)
+    path: Path = getattr(layout, name)
+    path.write_bytes(content)
     with pytest.raises(Unavailable, match="key"):
         state.make_tree(layout, ME)
-    assert layout.master_key.read_bytes() == content
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"id": "x", "ids": [1], "created_at": ""}', "\xff"])

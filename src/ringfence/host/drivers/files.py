@@ -46,11 +46,13 @@ _ERRORS: Mapping[str, tuple[type[RingfenceError], str]] = {
     "not_empty": (Conflict, "folder is not empty"),
     "exists": (Conflict, "is in the way"),
     "disk_full": (DiskFull, "the disk of the box is full"),
+    "read_only": (Unavailable, "the disk of the box takes no write"),
     "too_large": (TooLarge, "larger than a file of the box may be"),
 }
 _REMEDIES: Mapping[str, str] = {
     "not_empty": "remove it with --recursive",
     "disk_full": "remove files, or raise the box's disk limit",
+    "read_only": "ringfence box stop U, then ringfence box start U: what an error made read-only is mounted anew then",
     "is_directory": "name a file",
     "refused": "see what it is: ringfence files stat U PATH; content is of regular files, and no link leads out of the box",
 }

@@ -21,6 +21,7 @@ from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.state_asks import StateAsks
 from ringfence.host.engine.step_asks import StepAsks
 from ringfence.host.kernel.errors import Conflict, NotFound, RingfenceError, StaleEpoch
+from ringfence.host.kernel.failpoints import Point
 from ringfence.host.kernel.ids import BoxId, RunId
 from ringfence.host.kernel.runs import RUN_FINAL
 
@@ -76,7 +77,10 @@ class Asks:
         if handler is None:
             raise NotFound(f"no such method: {method!r}")
         try:
-            return await self._answer(box, run, method, handler, params)
+            await self._parts.failpoints.areach(Point.LOOP_ASK_BEFORE, f"{run} {method}")
+            answer = await self._answer(box, run, method, handler, params)
+            await self._parts.failpoints.areach(Point.LOOP_ASK_AFTER, f"{run} {method}")
+            return answer
         except (RingfenceError, asyncio.CancelledError):
             task = asyncio.current_task()
             if self.closing and task is not None and not task.cancelling():  # the step was let go of, not the asker

@@ -10,15 +10,17 @@ from datetime import datetime
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.disk import NO_QUOTA, UNBOUNDED, DiskMeter
 from ringfence.host.engine.doors import Doors
-from ringfence.host.engine.homes import home_of
+from ringfence.host.engine.homes import home_of, is_here
 from ringfence.host.engine.links import Links
 from ringfence.host.engine.parts import Parts, together, weak
 from ringfence.host.kernel.access import Action, Answer, decide, towards_user
 from ringfence.host.kernel.boxes import FROM_NEXT_START, Box, BoxKind, Desired, DiskUse, Observed, effective
-from ringfence.host.kernel.errors import Invalid, NotFound
+from ringfence.host.kernel.errors import Conflict, Invalid, NotFound
 from ringfence.host.kernel.people import Actor, User
 from ringfence.host.kernel.ports import Sight
-from ringfence.host.kernel.settings import LIMIT_BOUNDS
+from ringfence.host.kernel.settings_file import LIMIT_BOUNDS
+
+LET_GO = "end what has the disk, then again: ringfence box stop USER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,16 @@ class BoxKeeper:
         return await self._shown(target)
 
     async def stop(self, actor: Actor, tenant: str, user: str) -> BoxView:
-        """Every process of the box ends. A run that is under way is redriven, and starts the box again."""
+        """Every process of the box ends. A run that is under way is redriven, and starts the box again. Conflict: they
+        have ended, and the disk, which an error made read-only, could not be mounted anew."""
         target = await self._doors.user(Action.BOX_STOP, actor, tenant, user)
         box = await self._home(target)
         await self._bringup.down(box.id, Desired.STOPPED)
-        return await self._shown(target)
+        view = await self._shown(target)
+        held = view.disk_problem and view.disk_bytes >= 0  # mounted all the same
+        if held and view.observed == Observed.STOPPED.value:
+            raise Conflict(f"the box is stopped; {view.disk_problem}", remedy=LET_GO, stopped=True)
+        return view
 
     async def set_limits(self, actor: Actor, tenant: str, user: str, changes: dict[str, int]) -> BoxView:
         """Disk, memory, pids and CPU hold at once, the rest from the next start on. Invalid: no such limit, out of bounds.
@@ -118,7 +125,7 @@ class BoxKeeper:
         return self._view(user, box, sight, await self._meter.use(box, sight))
 
     async def _sight(self, box: Box) -> Sight | None:
-        if not box.uid:
+        if not box.uid or not is_here(self._parts, box):
             return None
         try:
             return await self._parts.driver.observe(box.id)

@@ -24,6 +24,7 @@ class Crew:
         self._group: asyncio.TaskGroup | None = None
         self._main: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.fallen: dict[str, str] = {}  # loops that were to work until the end, and what ended them before
 
     async def start(self) -> None:
         """Opens the group. Once."""
@@ -49,6 +50,10 @@ class Crew:
         """Starts a task whose result nobody waits for."""
         self._task(self._guarded(work, name), work, name)
 
+    def keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Starts a loop that is to work until the end. One that an error ends is in `fallen`: the server is not well."""
+        self._task(self._kept(work, name), work, name)
+
     def begin(self, work: Coroutine[Any, Any, Result], name: str) -> asyncio.Future[Result]:
         """Starts a task; the future has its result or its error. A waiter that is cancelled does not end the task."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -73,6 +78,13 @@ class Crew:
             await work
         except Exception:
             self._log.exception("task %s ended by an error", name)
+
+    async def _kept(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        try:
+            await work
+        except Exception as error:
+            self.fallen[name] = f"{type(error).__name__}: {error}"
+            self._log.exception("loop %s ended by an error", name)
 
 
 async def _into(future: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:

@@ -40,7 +40,7 @@ class Deadlines:
         self._log = logging.getLogger("ringfence.engine")
 
     def start(self) -> None:
-        self._crew.go(self._loop(), "deadlines")
+        self._crew.keep(self._loop(), "deadlines")
 
     async def _loop(self) -> None:
         while True:

@@ -87,7 +87,9 @@ def disk_full(box: Box, use: DiskUse | None) -> DiskFull:
     """With the limit and the use in words and in `details`; a use that is not known counts as too much."""
     use = use or DiskUse(UNBOUNDED)
     inode_limit = use.inode_limit or box.limits.inodes
-    if use.known:
+    if use.known and not use.full:
+        what = f"has no room for that: {use.used} of {box.limits.disk} bytes and {use.inodes} of {inode_limit} inodes are used"
+    elif use.known:
         what = f"is full: {use.used} of {box.limits.disk} bytes, {use.inodes} of {inode_limit} inodes"
     else:
         what = (

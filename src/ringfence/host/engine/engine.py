@@ -9,35 +9,46 @@ from __future__ import annotations
 import logging
 
 from ringfence.host.engine.activity import Activity
+from ringfence.host.engine.advice import Advice
 from ringfence.host.engine.asks import Asks, handlers
 from ringfence.host.engine.attachments import Attachments
+from ringfence.host.engine.audits import Audits
 from ringfence.host.engine.boxes import BoxKeeper
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.cancels import Cancels
+from ringfence.host.engine.capability_asks import CapabilityAsks
 from ringfence.host.engine.commands import Commands
 from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.deadlines import Deadlines
 from ringfence.host.engine.disk import DiskMeter, DiskWatch
 from ringfence.host.engine.doors import Doors
+from ringfence.host.engine.doubts import Doubts
 from ringfence.host.engine.endings import Endings
 from ringfence.host.engine.files import Files
+from ringfence.host.engine.findings import Findings
+from ringfence.host.engine.gates import Gates
+from ringfence.host.engine.greeting import Greeting
 from ringfence.host.engine.health import Health
 from ringfence.host.engine.history_asks import HistoryAsks
 from ringfence.host.engine.leaving import Leaving
 from ringfence.host.engine.links import Links, Slot
 from ringfence.host.engine.live import Held, LiveRuns
+from ringfence.host.engine.losses import Losses
 from ringfence.host.engine.model_asks import ModelAsks
+from ringfence.host.engine.parking import Parking
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.people import People
 from ringfence.host.engine.reconcile import Reconcile
 from ringfence.host.engine.redrive import Redriver
 from ringfence.host.engine.runs import Runs
+from ringfence.host.engine.sending import SendingOut
 from ringfence.host.engine.shell import ShellSteps
 from ringfence.host.engine.state_asks import StateAsks
 from ringfence.host.engine.steering import Steering
 from ringfence.host.engine.step_asks import StepAsks
 from ringfence.host.engine.sweep import Sweep
 from ringfence.host.engine.threads import Threads
+from ringfence.host.engine.upkeep import Upkeep
 from ringfence.host.engine.viewers import Viewers
 from ringfence.host.engine.work import Work
 from ringfence.host.kernel.boxes import Desired
@@ -54,57 +65,80 @@ class Engine:
         self._crew, self._live, self._links = Crew(), LiveRuns(), Links(parts)
         self._viewers = Viewers(parts.store.events.changed)
         self._leaving = Leaving(parts, self._crew, self._live)
-        self._redriver = Redriver(parts, self._live, self._wake, self._freed, self._over, self._leaving.left)
-        self._sweep = Sweep(
-            parts, self._crew, self._live, self._links, self._redriver, self._leaving, self._carries_on, self._over
+        self._parking = Parking(parts, self._live, self._wake, self._stop_loop)
+        self._sending = SendingOut(parts, self._crew, self._live)
+        self._findings = Findings(parts, self._sending, self._parking)
+        self._make_workers(parts)
+        self._make_asks(parts)
+        self._make_faces(parts)
+
+    def _make_workers(self, parts: Parts) -> None:
+        """What runs by itself."""
+        doubts = Doubts(parts, self._findings, self._parking)
+        self._redriver = Redriver(
+            parts, self._crew, self._live, doubts, self._wake, self._freed, self._over, self._leaving.left
         )
-        self._bringup = BringUp(parts, self._crew, self._links, self._sweep.box_lost)
+        self._sweep = Sweep(parts, self._crew, self._live, self._links, self._redriver, self._wake)
+        self._greeting = Greeting(parts, self._crew, self._live, self._redriver, self._carries_on, self._over)
+        self._losses = Losses(parts, self._live, self._links, self._redriver, self._leaving)
+        self._bringup = BringUp(parts, self._crew, self._links, self._losses.box_lost)
         self._steering = Steering(parts, self._crew, self._live, self._bringup.reachable)
         self._work = Work(
             parts, self._crew, self._live, self._bringup, self._redriver, self._steering, self._leaving, self._begun
         )
         self._cancels = Cancels(parts.clock, self._crew, self._live, self._redriver, self._work.stop_loop)
-        self._shell = ShellSteps(self._crew, self._links, parts.driver, parts.clock)
         self._activity = Activity(parts, self._links)
         self._reconcile = Reconcile(parts, self._bringup)
-        endings = Endings(parts, self._redriver)
+        self._endings = Endings(parts, self._redriver)
         self._deadlines = Deadlines(
             parts,
             self._crew,
             self._live,
-            endings,
+            self._endings,
             self._leaving,
             self._bringup.reachable,
             self._work.stop_loop,
         )
+        self._upkeep = Upkeep(parts, self._crew)
+
+    def _make_asks(self, parts: Parts) -> None:
+        """What loops may ask."""
+        self._shell = ShellSteps(self._crew, self._links, parts.driver, parts.clock)
+        steps = StepAsks(
+            parts,
+            self._shell,
+            CapabilityAsks(parts, self._crew, self._parking, self._sending, self._findings),
+            Advice(parts, self._parking),
+            self._endings,
+            self._stop_loop,
+        )
+        model = ModelAsks(parts, self._viewers.publish)
         self._asks = Asks(
             parts,
             self._live,
             self._links,
-            endings,
-            handlers(
-                ModelAsks(parts, self._viewers.publish),
-                StepAsks(parts, self._shell, endings, self._stop_loop),
-                StateAsks(parts),
-                HistoryAsks(parts),
-                endings,
-            ),
+            self._endings,
+            handlers(model, steps, StateAsks(parts), HistoryAsks(parts), self._endings),
             stop=self._stop_loop,
-            loop_ended=self._sweep.loop_ended,
+            loop_ended=self._losses.loop_ended,
             link_lost=self._link_lost,
         )
         self._links.serve(self._asks, self._greet)
-        doors = Doors(parts)
+
+    def _make_faces(self, parts: Parts) -> None:
+        """What people and programs may ask."""
+        doors, meter = Doors(parts), DiskMeter(parts)
         self.commands = Commands(parts, self._crew, doors, self._links, self._bringup)
-        meter = DiskMeter(parts)
         self._disk_watch = DiskWatch(parts, self._links, meter, self._disk_full)
         self.files = Files(parts, doors, self._bringup, meter)
         self.boxes = BoxKeeper(parts, doors, self._links, self._bringup, meter)
         attachments = Attachments(parts, self._bringup)
         self.threads = Threads(parts, doors, self._wake, self._steering.said, self._viewers, attachments)
+        self.gates = Gates(parts, doors, self._wake)
         self.runs = Runs(parts, doors, self._cancels.cancelled, self._wake)
+        self.audits = Audits(parts, doors)
         self.people = People(parts, doors, self._bringup, self._user_removed)
-        self.health = Health(parts, self._links, self._live, self._work, self._reconcile)
+        self.health = Health(parts, self._crew, self._links, self._live, self._work, self._reconcile)
 
     @property
     def adopted(self) -> int:
@@ -116,13 +150,16 @@ class Engine:
         self._parts.facts.update(await self._parts.driver.facts())
         self.health.started_at = self._parts.clock.now()
         await self._crew.start()
+        await self._upkeep.start()
         await self._reconcile.run()
         self._work.start()
         self._sweep.start()
         self._deadlines.start()
-        self._crew.go(self._activity.loop(), "activity")
-        self._crew.go(self._disk_watch.loop(), "disk watch")
-        self._log.info("%d boxes adopted, %d runs adopted", self.adopted, self._sweep.runs_adopted)
+        self._crew.keep(self._activity.loop(), "activity")
+        self._crew.keep(self._disk_watch.loop(), "disk watch")
+        self._crew.keep(self.audits.loop(), "audit")
+        self._crew.go(self.gates.disown(), "gates of another key")
+        self._log.info("%d boxes adopted, %d runs adopted", self.adopted, self._greeting.runs_adopted)
 
     async def stop(self) -> None:
         """No further claim; leases and boxes are left for the next kernel. Idempotent."""
@@ -133,6 +170,7 @@ class Engine:
         await self._activity.write()
         await self._crew.stop()
         await self._links.close()
+        await self._upkeep.stop()
 
     # --- wiring ----------------------------------------------------------------------------------------------------
 
@@ -161,7 +199,7 @@ class Engine:
 
     async def _greet(self, slot: Slot, link: Link) -> None:
         self.commands.take_over(slot, link)
-        await self._sweep.greet(slot, link)
+        await self._greeting.greet(slot, link)
 
     async def _link_lost(self, box: BoxId) -> None:
         if not self._stopping:

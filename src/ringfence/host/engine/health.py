@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.links import Links
 from ringfence.host.engine.live import LiveRuns
 from ringfence.host.engine.parts import Parts, weak
@@ -14,6 +15,7 @@ from ringfence.host.engine.reconcile import Reconcile
 from ringfence.host.engine.work import Work
 from ringfence.host.kernel.errors import RingfenceError
 from ringfence.host.kernel.people import Actor
+from ringfence.host.kernel.runs import Abandoned
 
 PART_SECONDS = 2.0
 NOT_IN_FORCE = "stop boxes that use much (ringfence box ls; ringfence box stop U), or raise the limit in [limits_all]"
@@ -22,8 +24,10 @@ _DISK = ("disk", "disk_free", "disk_promised", "disk_reserve", "disk_broken")
 
 
 class Health:
-    def __init__(self, parts: Parts, links: Links, live: LiveRuns, work: Work, reconcile: Reconcile) -> None:
-        self._parts, self._links, self._live = parts, links, live
+    def __init__(
+        self, parts: Parts, crew: Crew, links: Links, live: LiveRuns, work: Work, reconcile: Reconcile
+    ) -> None:
+        self._parts, self._crew, self._links, self._live = parts, crew, links, live
         self._work, self._reconcile = work, reconcile
         self.started_at: datetime | None = None
 
@@ -31,16 +35,18 @@ class Health:
         return {"ok": True, "version": self._parts.config.version}
 
     async def status(self, actor: Actor) -> dict[str, Any]:
-        """Every part; an operator is told of boxes that the store does not know, and of those whose disk is broken."""
+        """Every part; an operator is told of the queue, of boxes that the store does not know, and of those whose disk is
+        broken."""
         config = self._parts.config
         store, spawner = await asyncio.gather(self._within(self._parts.store.health), self._within(self._spawner))
         running = sum(1 for slot in self._links if slot.wire() is not None)
         total = await self._within(self._total)
+        trouble = self._work.claims_failed or _fallen(self._crew.fallen)
         scheduler = {
-            "ok": not self._work.claims_failed,
+            "ok": not trouble,
             "running": len(self._live),
             "limit": config.max_runs,
-            "error": self._work.claims_failed,
+            **({"error": trouble} if trouble else {}),
         }
         disk, limits = _disk(spawner), _limits(spawner)
         driver = {"ok": spawner["ok"], "name": self._parts.driver.name, "weak": weak(self._parts)}
@@ -51,6 +57,7 @@ class Health:
             "scheduler": scheduler,
             "disk": disk,
             "limits": limits,
+            "audit": self._parts.store.audit.state(),
         }
         boxes: dict[str, Any] = {
             "running": running,
@@ -58,6 +65,7 @@ class Health:
             "adopted": len(self._reconcile.adopted),
         }
         if actor.operator:
+            parts["queue"] = await self._within(self._queue)
             boxes["unknown"] = list(self._reconcile.unknown)
         else:
             disk.pop("broken_boxes", None)
@@ -78,6 +86,22 @@ class Health:
         known = ("cgroups", "bwrap", "guest_digest", *_DISK, *_LIMITS)
         return {"ok": True, **{name: facts[name] for name in known if name in facts}}
 
+    async def _queue(self) -> dict[str, Any]:
+        """Of all tenants. What waits for people, boxes or time makes nothing unwell; a lane behind a run whose server is
+        gone waits for an operator."""
+        found = await self._parts.store.reads.backlog()
+        since = found.queued_since
+        waits = 0 if since is None else max(0, round((self._parts.clock.now() - since).total_seconds()))
+        stuck = [one for one in await self._parts.store.runs.abandoned() if one.waits]
+        facts = {
+            "ok": not stuck,
+            "queued": found.queued,
+            "oldest_seconds": waits,
+            "parked": found.parked,
+            "dead_letters": found.dead,
+        }
+        return facts | {"problem": _stuck(stuck)} if stuck else facts
+
     async def _total(self) -> dict[str, Any]:
         rows = await self._parts.store.boxes.all()
         return {"ok": True, "total": sum(1 for row in rows if row.desired.value != "removed")}
@@ -91,6 +115,11 @@ class Health:
             return {"ok": False, "error": f"no answer within {PART_SECONDS:.0f} s"}
         except RingfenceError as error:
             return {"ok": False, "error": error.message}
+
+
+def _fallen(loops: Mapping[str, str]) -> str:
+    """Whoever reads it restarts the server: nothing but its start begins a loop."""
+    return "; ".join(f"{name} has ended ({why}): restart the server" for name, why in loops.items())
 
 
 def _disk(spawner: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +138,13 @@ def _disk(spawner: dict[str, Any]) -> dict[str, Any]:
         "overcommitted": promised > free - reserve,
         "broken_boxes": broken or [],
     }
+
+
+def _stuck(left: Sequence[Abandoned]) -> str:
+    first = left[0]
+    more = f", and {len(left) - 1} more like it" if len(left) > 1 else ""
+    remedy = f"start it, or: ringfence run cancel {first.run.id}"
+    return f"others wait behind run {first.run.id}: {first.words}{more}; {remedy}"
 
 
 def _limits(spawner: dict[str, Any]) -> dict[str, Any]:

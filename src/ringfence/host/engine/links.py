@@ -12,6 +12,7 @@ from typing import Any
 
 from ringfence.host.engine.oom import Kills
 from ringfence.host.engine.parts import Parts
+from ringfence.host.engine.wire_out import WireOut
 from ringfence.host.kernel.errors import BoxLost, DiskFull
 from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.ports import Link, LoopHost
@@ -76,7 +77,8 @@ class Links:
         slot.settled.clear()
         try:
             fd = await self._parts.driver.dial(slot.box, identity)
-            link = await self._parts.broker.attach(slot.box, fd, self._host)
+            wire = await self._parts.broker.attach(slot.box, fd, self._host)
+            link = WireOut(wire, self._parts.failpoints)
             slot.link, slot.guest, slot.keys = link, link.hello.guest, set(link.hello.commands)
             slot.dialled_at = self._parts.clock.monotonic()
             try:

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ringfence.host.kernel.boxes import Limits
+from ringfence.host.kernel.capabilities import Tool
+from ringfence.host.kernel.failpoints import Failpoints, Quiet
 from ringfence.host.kernel.onward import Onward
+from ringfence.host.kernel.policy import Policy
 from ringfence.host.kernel.ports import Broker, Clock, Driver, Ids, Model, Store
+from ringfence.host.kernel.retention import Keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,7 @@ class Config:
     gate: str = ""  # why a second tenant is refused; "" = it is not
     gate_remedy: str = ""  # the command that opens it, at the next start
     max_runs: int = 8  # at work at once
+    max_user_runs: int = 0  # of them of one user; 0 = as many as there are
     adopt_seconds: float = 10.0  # kernel.runs.HELLO_SECONDS; how long a run of a former kernel may take to show itself
     sweep_seconds: float = 1.0
     heartbeat_seconds: float = 5.0  # kernel.runs.HEARTBEAT_SECONDS
@@ -33,7 +38,10 @@ class Config:
     model_timeout_seconds: float = 600.0  # one answer of the model, from its first byte to its last
     watch_seconds: float = 1.0  # between two looks at deadlines and at loops whose run is over
     disk_seconds: float = 5.0  # between two walks of a tree whose size nothing bounds
+    sign_seconds: float = 60.0  # so much of a chain of the audit can be cut off and show in no other and no witness
+    upkeep_seconds: float = 5.0  # how soon a volume that was full is found to have room again
     leave_seconds: float = 5.0  # how long a loop may stay when its run is over
+    keep: Keep = field(default_factory=Keep)  # how long what is over is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +55,15 @@ class Parts:
     config: Config
     worker: str  # id of this kernel process, new at each start
     facts: dict[str, object] = field(default_factory=dict)  # the driver's, read once at start
-    onward: Onward = field(init=False)  # for what expires
+    capabilities: Mapping[str, Tool] = field(default_factory=dict)  # what the host itself carries out, by name
+    policy: Policy = field(default_factory=Policy)  # in force
+    gate_key: bytes = field(default=b"", repr=False)  # of the macs of gates; never in the database
+    failpoints: Failpoints = field(default_factory=Quiet)  # tests hand in others
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "onward", Onward(self.clock))
+    @property
+    def onward(self) -> Onward:
+        """For what expires: the store's, so that both judge alike."""
+        return self.store.onward
 
 
 def weak(parts: Parts) -> list[str]:

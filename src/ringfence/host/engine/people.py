@@ -19,6 +19,7 @@ from ringfence.host.engine.presence import BY_TOKEN, NEW_TOKEN, Presence, Presen
 from ringfence.host.kernel.access import Action, Answer, Verdict, decide, grantable, towards_user
 from ringfence.host.kernel.boxes import Box, Desired, Observed
 from ringfence.host.kernel.errors import (
+    DiskFull,
     Failed,
     Invalid,
     NotFound,
@@ -91,7 +92,13 @@ class People:
         if not actor.operator:
             raise Refused("only an operator may act as somebody else", remedy="use a token of that user")
         target = await self._find(tenant, user)
-        await self._parts.store.audit.record(actor, "act_as", f"user:{target.id}", {})
+        try:
+            await self._parts.store.audit.record(actor, "act_as", f"user:{target.id}", {})
+        except DiskFull as error:
+            raise DiskFull(
+                f"reading or acting as somebody else is recorded first, which cannot be done now: {error.message}",
+                remedy="free space on the volume of the database (df -h), then try again",
+            ) from error
         made = Actor(user=target, operator=False, via=actor.via, impersonated=True, expires_at=actor.expires_at)
         return self._doors.seals.resealed(made)
 
@@ -137,7 +144,15 @@ class People:
                 remedy="--owner NAME for agents and projects, none for persons",
             )
         await self._doors.operator_only(Action.USER_CHANGE, actor, f"tenant:{tenant[:64]}")
-        user = await self._parts.store.users.add(tenant, name, wanted, owner)
+        try:
+            user = await self._parts.store.users.add(tenant, name, wanted, owner)
+        except NotFound as error:
+            if await self._parts.store.tenants.all():
+                raise
+            raise NotFound(
+                f"{error.message}: the database has no tenant at all",
+                remedy="stop the server, then ringfence init: it makes the tenant and an operator in this database",
+            ) from error
         try:
             box = await home_of(self._parts, user)
             await self._bringup.provisioned(box)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 
 from ringfence.host.engine.bringup import BringUp
+from ringfence.host.engine.homes import is_here
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.boxes import Box, Desired, Observed
 from ringfence.host.kernel.errors import RingfenceError
@@ -27,7 +28,8 @@ class Reconcile:
         self.unknown: list[BoxId] = []  # run by the driver, in no row of the store
 
     async def run(self) -> None:
-        rows = await self._parts.store.boxes.all()
+        everywhere = await self._parts.store.boxes.all()
+        rows = [row for row in everywhere if is_here(self._parts, row)]
         known = {row.id for row in rows}
         for jail in set(await self._parts.driver.jails()) - known:
             await self._remove(jail)

@@ -14,7 +14,10 @@ from ringfence.host.kernel.ids import UserId
 from ringfence.host.kernel.people import Actor
 from ringfence.host.kernel.threads import Event, EventKind
 
-ACTOR_ONLY = frozenset({EventKind.STEP_BEGUN, EventKind.STEP_ENDED, EventKind.RUN_DETAIL})
+_ASKED = (EventKind.RUN_PARKED, EventKind.GATE_ANSWERED, EventKind.GATE_CLOSED)
+ACTOR_ONLY = frozenset(
+    {EventKind.STEP_BEGUN, EventKind.STEP_ENDED, EventKind.RUN_DETAIL, EventKind.EFFECT_SETTLED, *_ASKED}
+)
 TEXT = frozenset({EventKind.MESSAGE, EventKind.REPLY})
 READERS = frozenset({Relation.MEMBER, Relation.GLASS})  # of text
 REMOVED = "(removed)"  # in the place of a name: no name has parentheses
@@ -23,6 +26,8 @@ _BARE: dict[EventKind, frozenset[str]] = {
     EventKind.STEP_BEGUN: frozenset({"n"}),
     EventKind.STEP_ENDED: frozenset({"n"}),
     EventKind.RUN_DETAIL: frozenset({"code"}),
+    EventKind.EFFECT_SETTLED: frozenset({"n"}),
+    **dict.fromkeys(_ASKED, frozenset({"n", "kind"})),
     EventKind.MESSAGE: frozenset({"author", "message"}),
     EventKind.REPLY: frozenset({"author", "message"}),
 }

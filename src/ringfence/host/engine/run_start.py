@@ -5,6 +5,7 @@ Recorded steps are not sent: the loop asks again from its checkpoint and is answ
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ from ringfence.host.kernel.posture import Posture, paragraph
 from ringfence.host.kernel.reads import Brief
 from ringfence.host.kernel.runs import Run, StepState
 from ringfence.host.kernel.threads import Message, Summary
+
+_GONE = "Is not there any more: what it was used for before is answered, a new call is refused."
 
 
 def next_step(steps: Mapping[int, StepState]) -> int:
@@ -84,6 +87,16 @@ async def told(history: History, said: Sequence[Message], summary: Summary | Non
     return Told(brief, [*chosen, message], earlier, given)
 
 
+async def specs(parts: Parts, run: Run, brief: Brief) -> list[dict[str, Any]]:
+    """Of the tools that the host carries out: fields of wire.messages.ToolSpec, by name. With those that are declared no more
+    and that the run has used: a loop that does not know them would ask for its own steps in another way."""
+    found = [tool.capability for _, tool in sorted(parts.capabilities.items())]
+    there = [{"name": one.name, "description": one.summary, "parameters": dict(one.schema)} for one in found]
+    rows = await parts.store.effects.of_run(run.id) if brief.steps else []
+    gone = sorted({row.capability for row in rows} - set(parts.capabilities))
+    return [*there, *({"name": name, "description": _GONE, "parameters": {"type": "object"}} for name in gone)]
+
+
 async def run_start(parts: Parts, run: Run, token: str, box: Box, brief: Brief) -> Mapping[str, Any]:
     """TooLarge; Unavailable: the server has no such model."""
     config, said = parts.config, brief.said
@@ -104,7 +117,9 @@ async def run_start(parts: Parts, run: Run, token: str, box: Box, brief: Brief) 
         )
     )
     state = brief.checkpoint.state if brief.checkpoint is not None else None
-    room = FRAME_BYTES - OVERHEAD - ascii_bytes(posture) - (ascii_bytes(state) if state is not None else 0)
+    tools = await specs(parts, run, brief)
+    room = FRAME_BYTES - OVERHEAD - ascii_bytes(posture) - len(json.dumps(tools))
+    room -= ascii_bytes(state) if state is not None else 0
     history = History(parts.store, run.thread, said[0], brief.tail)
     seen = await told(history, said, brief.summary, max(0, room), may_cut=state is not None)
     return {
@@ -121,5 +136,6 @@ async def run_start(parts: Parts, run: Run, token: str, box: Box, brief: Brief) 
         "next_step": next_step(brief.steps),
         "model": config.model,
         "window": model.window,
+        "tools": tools,
         "posture": posture,
     }

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from ringfence.host.engine.as_somebody import AsSomebody
 from ringfence.host.engine.doors import Doors, refuse
 from ringfence.host.engine.parts import Parts
+from ringfence.host.engine.questions import Pen
 from ringfence.host.engine.redaction import REMOVED
 from ringfence.host.kernel.access import Action, Answer, Relation, decide, towards_thread
 from ringfence.host.kernel.errors import Conflict, Invalid, NotFound
 from ringfence.host.kernel.ids import RunId, ThreadId
 from ringfence.host.kernel.people import Actor, User
-from ringfence.host.kernel.runs import Run, Step, redrivable
+from ringfence.host.kernel.runs import Run, RunState, Step, redrivable
 from ringfence.host.kernel.threads import Thread
 
 MAX_LIST = 1000
@@ -31,6 +32,7 @@ class RunView:
     user: str  # a name, or REMOVED
     thread: str
     steps: list[Step]
+    detail: str = ""  # of one at work whose server is gone: so
 
 
 class Runs:
@@ -39,6 +41,7 @@ class Runs:
     ) -> None:
         """`cancelled`: ends the loop and commands of a run that is at work. `wake`: there may be work to claim."""
         self._parts, self._doors, self._cancelled, self._wake = parts, doors, cancelled, wake
+        self._judge = Pen(parts.gate_key).judge
         self._as_somebody = AsSomebody(parts)
         self._log = logging.getLogger("ringfence.engine")
 
@@ -49,6 +52,7 @@ class Runs:
         row = await self._doors.tenant(Action.TENANT_SEE, actor, tenant)
         threads = {thread.id: thread for thread in await self._parts.store.threads.of_tenant(row.id)}
         names = {user.id: user.name for user in await self._parts.store.users.all(tenant)}
+        gone = await self._gone()
         views = []
         for run in await self._parts.store.runs.all(row.id, MAX_LIST):
             thread = threads.get(run.thread)
@@ -57,7 +61,8 @@ class Runs:
             relation = _towards(actor, run, thread)
             if decide(Action.RUN_SEE, actor, relation).answer is not Answer.ALLOW:
                 continue
-            views.append(RunView(_seen_by(actor, run, relation), names.get(run.actor, REMOVED), thread.name, []))
+            user, seen = names.get(run.actor, REMOVED), _seen_by(actor, run, relation)
+            views.append(RunView(seen, user, thread.name, [], gone.get(run.id, "")))
             if len(views) == limit:
                 break
         return views
@@ -72,13 +77,14 @@ class Runs:
         else:
             await self._as_somebody.reads(actor, f"run:{run.id}", Action.RUN_DETAIL)
         user = await self._name(run)
-        return RunView(_seen_by(actor, run, relation), user, thread.name, steps)
+        gone = await self._gone() if run.state is RunState.RUNNING else {}
+        return RunView(_seen_by(actor, run, relation), user, thread.name, steps, gone.get(run.id, ""))
 
     async def cancel(self, actor: Actor, run_id: str) -> Run:
         """A run that waits is cancelled at once; one at work as soon as its loop has ended, or is given up. The lane goes
         on either way. A final run stays what it is."""
         run, _ = await self._may(Action.RUN_CANCEL, actor, run_id)
-        cancelled = await self._parts.store.runs.cancel(run.id)
+        cancelled = await self._parts.store.runs.cancel(run.id, self._judge)
         self._wake()  # what waited may have held others of its lane back
         await self._cancelled(cancelled)
         return replace(await self._parts.store.runs.get(run.id), token_hash="")
@@ -123,6 +129,10 @@ class Runs:
         if decide(Action.RUN_SEE, actor, relation).answer is not Answer.ALLOW:
             raise absent
         return run, thread, relation
+
+    async def _gone(self) -> dict[RunId, str]:
+        """Of runs whose server is gone: what there is to say of it."""
+        return {one.run.id: one.words for one in await self._parts.store.runs.abandoned()}
 
     async def _name(self, run: Run) -> str:
         try:

@@ -17,6 +17,7 @@ from ringfence.host.engine.as_somebody import AsSomebody
 from ringfence.host.engine.attachments import Attachments
 from ringfence.host.engine.doors import Doors
 from ringfence.host.engine.parts import Parts
+from ringfence.host.engine.questions import Pen
 from ringfence.host.engine.redaction import READERS, redacted
 from ringfence.host.engine.say import Say, Steered
 from ringfence.host.engine.viewers import Viewers, Watch
@@ -48,6 +49,7 @@ class Threads:
         attachments: Attachments,
     ) -> None:
         self._parts, self._doors, self._wake, self._viewers = parts, doors, wake, viewers
+        self._judge = Pen(parts.gate_key).judge
         self._as_somebody = AsSomebody(parts)
         self._say = Say(parts, doors, wake, steered, attachments)
 
@@ -84,8 +86,9 @@ class Threads:
         return [] if actor.user is None else await self._parts.store.threads.of_member(actor.user.id)
 
     async def show(self, actor: Actor, tenant: str, name: str) -> tuple[Thread, builtins.list[str]]:
-        """(thread, names of its members)."""
+        """(thread with what is kept of its events, names of its members)."""
         thread, _ = await self._doors.thread(Action.THREAD_SEE, actor, tenant, name)
+        thread = replace(thread, kept_from=await self._parts.store.retention.kept_from(thread.id))
         names = {user.id: user.name for user in await self._parts.store.users.all(tenant)}
         return thread, sorted(names[member] for member in thread.members if member in names)
 
@@ -105,7 +108,7 @@ class Threads:
         runs = self._parts.store.runs
         for run in await runs.all(thread.tenant, _SOUGHT):
             if run.thread == thread.id and run.actor == user and run.state in _WAITING:
-                await runs.cancel(run.id)
+                await runs.cancel(run.id, self._judge)
         self._wake()
 
     # --- messages ------------------------------------------------------------------------------------------------

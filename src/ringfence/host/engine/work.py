@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.crew import Crew
@@ -28,6 +29,8 @@ from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.ports import Link
 from ringfence.host.kernel.reads import Brief
 from ringfence.host.kernel.runs import Run, RunState
+
+_OFFER_SECONDS = 60.0  # then it is asked anew; any time would do
 
 
 class Work:
@@ -48,6 +51,7 @@ class Work:
         self._steering, self._leaving, self._begun = steering, leaving, begun
         self._wake = asyncio.Event()
         self._sure = True  # that something is queued
+        self._strays: set[RunId] = set()
         self._draining = False
         self._log = logging.getLogger("ringfence.engine")
         self.claims_failed = ""  # why the last claim failed, for status
@@ -63,12 +67,22 @@ class Work:
         self._wake.set()
 
     def start(self) -> None:
-        self._crew.go(self._claims(), "claims")
-        self._crew.go(self._heartbeats(), "heartbeats")
+        self._crew.keep(self._claims(), "claims")
+        self._crew.keep(self._offers(), "offers")
+        self._crew.keep(self._heartbeats(), "heartbeats")
 
     def drain(self) -> None:
         """No further claim."""
         self._draining = True
+
+    async def _offers(self) -> None:
+        """Runs that other kernels queue for this one."""
+        while not self._draining:
+            try:
+                if await self._parts.store.runs.offered(_OFFER_SECONDS):
+                    self.wake()
+            except RingfenceError:  # closed
+                return
 
     async def _claims(self) -> None:
         while not self._draining:
@@ -97,7 +111,8 @@ class Work:
             tokens[run] = self._parts.ids.secret()
             return hashlib.sha256(tokens[run].encode()).hexdigest()
 
-        for run in await self._parts.store.runs.claim(self._parts.worker, free, token_hash):
+        each = self._parts.config.max_user_runs
+        for run in await self._parts.store.runs.claim(self._parts.worker, free, token_hash, each):
             held = Held(run, self._parts.clock.monotonic())
             self._live.add(held)
             self._crew.go(self._drive(held, tokens[run.id]), f"run {run.id}")
@@ -128,7 +143,8 @@ class Work:
             await self._redriver.end(run, RunState.CANCELLED, "user_removed")
             return
         if user.disabled:
-            await self._redriver.end(run, RunState.FAILED, "user_disabled")
+            await store.runs.hold(run.id, run.epoch, "user_disabled")  # until they are enabled: no attempt counted
+            self._live.drop(held)
             return
         box = await home_of(self._parts, user) if box is None else await proven(self._parts, box, user)
         link = await self._bringup.ensure(box.id)
@@ -156,6 +172,8 @@ class Work:
             run.actor not in brief.thread.members
         ):  # a run that begins carries the thread's text into the box of its actor
             await self._redriver.end(run, RunState.CANCELLED, "cancelled")
+            return
+        if await self._redriver.outdated(run, link.hello.digest):
             return
         start = await run_start(self._parts, run, token, box, brief)
         if held.cancelled is not None:
@@ -195,9 +213,14 @@ class Work:
                 self._log.error("leases were not renewed: %s", error)
 
     async def beat(self) -> None:
-        """Renews our leases; a run that is no longer ours loses its loop here."""
+        """Renews our leases; a run that is no longer ours loses its loop here, and one that is ours and that nobody works
+        on is redriven: the answer to its claim was lost with the connection. Twice in a row: else it may be on its way."""
         before = list(self._live)
         kept = await self._parts.store.runs.heartbeat(self._parts.worker)
+        strays = {run for run in kept if self._live.get(run) is None}
+        lost, self._strays = strays & self._strays, strays
+        for run in lost:
+            await self._stray(run)
         for held in before:
             if held.id in kept or not await self._stale(held.run):
                 continue
@@ -205,6 +228,13 @@ class Work:
                 self._log.warning("run %s: the lease of epoch %d is lost", held.id, held.epoch)
                 self._live.drop(held)
                 await self.stop_loop(held)
+
+    async def _stray(self, run: RunId) -> None:
+        row = await self._parts.store.runs.get(run)
+        if self._live.get(run) is None and row.worker == self._parts.worker:
+            self._log.warning("run %s is ours and nobody works on it: redriven", run)
+            with suppress(StaleEpoch):
+                await self._redriver.decide(row, "executor_lost")
 
     async def _stale(self, run: Run) -> bool:
         row = await self._parts.store.runs.get(run.id)

@@ -11,12 +11,12 @@ import os
 import subprocess
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from ringfence.host.install import doctor, gate, owned, prepare, state
+from ringfence.host.install import doctor, gate, owned, prepare, state, webhook_keys
 from ringfence.host.install.layout import Layout, home_of
 from ringfence.host.install.prepare import Ready, Wish
+from ringfence.host.kernel import hidden
 from ringfence.host.kernel.boxes import BLOCK
 from ringfence.host.kernel.errors import Invalid, RingfenceError, Unavailable
 from ringfence.host.kernel.settings import ACCEPT, Settings
@@ -49,7 +49,7 @@ class Start:
 def failure(error: RingfenceError, *, as_json: bool) -> Answer:
     if as_json:
         return Answer(error.exit_code, json.dumps({"error": error.as_json()}) + "\n")
-    lines = [error.message, *([f"  remedy: {error.remedy}"] if error.remedy else [])]
+    lines = [f"ringfence: {error.message}", *([f"  {error.remedy}"] if error.remedy else [])]
     return Answer(error.exit_code, err="\n".join(lines) + "\n")
 
 
@@ -145,7 +145,7 @@ def serve(
     try:
         if profile not in (None, "default", "production"):
             raise Invalid(f"no profile {profile!r}", remedy="--profile production, or leave it out")
-        wish = Wish(Path(config) if config else None, db, listen, accept, profile == "production", reason, rows)
+        wish = Wish(prepare.file_of(config), db, listen, accept, profile == "production", reason, rows)
         argv, minimal = prepare.serve(_layout(environment), wish)
     except RingfenceError as error:
         return failure(error, as_json=False)
@@ -177,8 +177,8 @@ def run_doctor(environment: Mapping[str, str], *, as_json: bool) -> Answer:
 
 
 def _settings_of(environment: Mapping[str, str], file: str | None) -> Settings:
-    if file is not None:
-        return prepare.read_settings(Path(file), missing_ok=False)
+    if (named := prepare.file_of(file)) is not None:
+        return prepare.read_settings(named, missing_ok=False)
     return prepare.read_settings(_layout(environment).settings, missing_ok=True)
 
 
@@ -190,6 +190,8 @@ def config_check(
         gate.check_rows(settings.accept, rows)
         owned.read_script(settings)
         notes = _notes(settings)
+        if settings.webhook:
+            notes += webhook_keys.checked(settings, _layout(environment))
         if as_json:
             return Answer(0, json.dumps({"ok": True, **({"notes": notes} if notes else {})}) + "\n")
         return Answer(0, "".join(f"{line}\n" for line in ("ok", *notes)))
@@ -206,10 +208,10 @@ def _notes(settings: Settings) -> list[str]:
 
 
 def config_show(environment: Mapping[str, str], file: str | None, *, as_json: bool) -> Answer:
-    """The settings in force as a file that would give them; JSON: key -> value as one writes it."""
+    """The settings in force as a file that would give them, but for what is secret; JSON: key -> value as one writes it."""
 
     def work() -> Answer:
-        settings = _settings_of(environment, file)
+        settings = hidden.shown(_settings_of(environment, file))
         return Answer(0, json.dumps(values(settings)) + "\n" if as_json else as_toml(settings))
 
     return _answered(work, as_json=as_json)

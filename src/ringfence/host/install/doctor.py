@@ -7,8 +7,9 @@ import pwd
 from collections.abc import Sequence
 from pathlib import Path
 
-from ringfence.host.install import accounts, cgroups, hostfacts, hostfacts_disk, hostfacts_server, subids
+from ringfence.host.install import accounts, cgroups, hostfacts, hostfacts_disk, hostfacts_server, subids, webhook_keys
 from ringfence.host.install.hostfacts import Row
+from ringfence.host.install.layout import Layout
 from ringfence.host.kernel.settings import Settings
 
 
@@ -61,6 +62,7 @@ def examine(settings: Settings, home: Path) -> list[Row]:
         hostfacts.disk(home),
         hostfacts_disk.limits(settings, root),
         *filter(None, [hostfacts_disk.promised(home)]),
+        *webhook_keys.rows(settings, Layout(home)),
         hostfacts_server.prove(settings, home),
     ]
 

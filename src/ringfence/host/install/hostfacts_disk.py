@@ -16,7 +16,7 @@ _LOOP = "/dev/loop-control"
 
 def limits(settings: Settings, root: bool) -> Row:
     if settings.disk == "accounting":
-        return _weak("disk is set to accounting", "disk = auto in the configuration; or accept no-disk-quota")
+        return _weak("disk is set to accounting", 'disk = "auto" in the configuration; or accept no-disk-quota')
     if not root:
         found = "an ordinary account can neither mount an image nor set a quota"
         return _weak(found, "run it as root; or accept no-disk-quota")
@@ -31,7 +31,10 @@ def limits(settings: Settings, root: bool) -> Row:
 
 
 def _weak(why: str, remedy: str) -> Row:
-    found = f"{why}: files of a box are counted from time to time, and a box above its limit is stopped"
+    found = (
+        f"{why}: files of a box are counted from time to time, deleted ones that are still open are not, and a box above its "
+        "limit is stopped"
+    )
     return Row("disk-limits", False, "recommended", found, remedy)
 
 

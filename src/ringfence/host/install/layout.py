@@ -38,6 +38,11 @@ class Layout:
         return self.home / "vault" / "master.key"
 
     @property
+    def audit_key(self) -> Path:
+        """What signs the audit. Further keys, of other hosts or of before, lie beside it as audit.key.NAME."""
+        return self.home / "vault" / "audit.key"
+
+    @property
     def run(self) -> Path:
         return self.home / "run"
 

@@ -17,20 +17,24 @@ from ringfence.host.kernel.errors import Invalid, Refused
 from ringfence.host.kernel.script import MAX_SCRIPT_BYTES, parse_script
 from ringfence.host.kernel.settings import Settings
 
+NAME_ONE = "name a text file"
+
 
 def read_text(path: Path, limit: int, remedy: str = "") -> str:
     """At most `limit` bytes of UTF-8. FileNotFoundError; Invalid: unreadable; Refused: others can write it. `remedy`: for
     each of them, where the file must not be mended but made again."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a FIFO must not hang it
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise Invalid(f"{path} is not a regular file", remedy=remedy or "it must be a UTF-8 text file")
-            data = file.read(limit + 1)
+        data, status = _read(path, limit + 1)
     except FileNotFoundError:
         raise
+    except PermissionError as error:
+        text = f"{path} cannot be read: {error.strerror}"
+        raise Invalid(text, remedy=remedy or f"run it as who may read {path}; as root it must be root's") from error
     except OSError as error:
-        raise Invalid(f"{path} cannot be read: {error}", remedy=remedy or "it must be a UTF-8 text file") from error
+        raise Invalid(f"{path} cannot be read: {error.strerror}", remedy=remedy or NAME_ONE) from error
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise Invalid(f"{path} is {kind}", remedy=remedy or NAME_ONE)
     mine = status.st_uid in (0, os.geteuid())
     loose = status.st_mode & (stat.S_IWOTH | (stat.S_IWGRP if os.geteuid() == 0 else 0))
     if not mine or loose:
@@ -41,7 +45,19 @@ def read_text(path: Path, limit: int, remedy: str = "") -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise Invalid(f"{path} cannot be read: {error}", remedy=remedy or "it must be a UTF-8 text file") from error
+        text = f"{path} is not UTF-8: byte 0x{data[error.start]:02x} after {error.start} bytes"
+        raise Invalid(text, remedy=remedy or "save it as UTF-8 text") from error
+
+
+def _read(path: Path, most: int) -> tuple[bytes, os.stat_result]:
+    """At most that many bytes of a regular file; nothing of another kind, which is opened without waiting (a FIFO)."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        return b"", status
+    with open(fd, "rb") as file:
+        return file.read(most), status
 
 
 def read_script(settings: Settings) -> str | None:

@@ -20,7 +20,8 @@ from ringfence.host.install.layout import ROOT_HOME, Layout
 from ringfence.host.install.runtime import Runtime
 from ringfence.host.install.state import Account, Installation
 from ringfence.host.kernel.errors import Invalid, Unavailable
-from ringfence.host.kernel.settings import Settings, accept_ids, override, parse
+from ringfence.host.kernel.settings import Settings
+from ringfence.host.kernel.settings_file import accept_ids, override, parse
 
 MAX_SETTINGS_BYTES = 1 << 20
 BLOCK = 8  # ids of one box; the first block of a range is the server's own
@@ -60,6 +61,15 @@ class Ready:
     settings: Settings
     kernel: Account
     notes: tuple[str, ...]
+
+
+def file_of(name: str | None) -> Path | None:
+    """The settings file that a command line names. Invalid: an empty name, which would mean the folder one is in."""
+    if name == "":
+        raise Invalid(
+            "the name of the settings file is empty", remedy="name a file, or leave it out for the state's own"
+        )
+    return None if name is None else Path(name)
 
 
 def read_settings(path: Path, *, missing_ok: bool) -> Settings:

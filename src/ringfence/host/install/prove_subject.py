@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from ringfence.host.install import commands, prepare, prove_record
 from ringfence.host.install.commands import Answer
@@ -43,8 +42,8 @@ class Subject:
 def subject(environment: Mapping[str, str], config: str | None, *, as_json: bool) -> Subject | Answer:
     """The settings of the file `config`, else of this account's state. Answer: they are none, or others could have written
     them."""
-    layout = Layout(home_of(environment, os.geteuid()))
     try:
+        layout = Layout(home_of(environment, os.geteuid()))
         settings = _settings(layout, config)
     except RingfenceError as error:
         return commands.failure(error, as_json=as_json)
@@ -53,8 +52,8 @@ def subject(environment: Mapping[str, str], config: str | None, *, as_json: bool
 
 
 def _settings(layout: Layout, config: str | None) -> Settings | None:
-    if config is not None:
-        return prepare.read_settings(Path(config), missing_ok=False)
+    if (named := prepare.file_of(config)) is not None:
+        return prepare.read_settings(named, missing_ok=False)
     return prepare.read_settings(layout.settings, missing_ok=True) if _has_state(layout) else None
 
 

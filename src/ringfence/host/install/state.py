@@ -130,7 +130,7 @@ def make_home(layout: Layout, owner: int) -> None:
 
 
 def make_tree(layout: Layout, kernel: Account) -> None:
-    """Every folder of the state with its owner and mode, and the vault's key."""
+    """Every folder of the state with its owner and mode, and the vault's keys."""
     me = Account(os.geteuid(), os.getegid())
     for name, owner, mode in (
         ("db", kernel, 0o700),
@@ -141,7 +141,8 @@ def make_tree(layout: Layout, kernel: Account) -> None:
         ("runtime", me, 0o755),
     ):
         _folder(layout.home / name, owner, mode)
-    _master_key(layout.master_key, kernel)
+    _key(layout.master_key, kernel, "stored credentials cannot be read")
+    _key(layout.audit_key, kernel, "the audit of before cannot be verified (ringfence audit verify)")
 
 
 def _folder(path: Path, owner: Account, mode: int) -> None:
@@ -161,7 +162,8 @@ def _folder(path: Path, owner: Account, mode: int) -> None:
         os.close(fd)
 
 
-def _master_key(path: Path, kernel: Account) -> None:
+def _key(path: Path, kernel: Account, without: str) -> None:
+    """Made once. `without`: what a lost one means."""
     if atomic.create(path, secrets.token_bytes(KEY_BYTES), mode=0o600, owner=(kernel.uid, kernel.gid)):
         return
     try:
@@ -171,7 +173,7 @@ def _master_key(path: Path, kernel: Account) -> None:
     if size != KEY_BYTES:
         raise Unavailable(
             f"{path} is not a key of {KEY_BYTES} bytes",
-            remedy="restore it from a backup: without it, stored credentials cannot be read",
+            remedy=f"restore it from a backup: without it, {without}",
         )
 
 

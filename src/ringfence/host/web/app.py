@@ -9,16 +9,20 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from ringfence.host.kernel.failpoints import Failpoints, Quiet
 from ringfence.host.web import (
     exec_stream,
+    routes_audit,
     routes_boxes,
     routes_exec,
     routes_files,
+    routes_gates,
     routes_messages,
     routes_people,
     routes_runs,
     routes_threads,
 )
+from ringfence.host.web.acknowledging import Acknowledging
 from ringfence.host.web.answers import add_error_answers
 from ringfence.host.web.guards import LOOPBACK, Guards
 from ringfence.host.web.login import Door
@@ -34,10 +38,15 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def make_app(
-    engine: Engine, *, operator: bool, admission: Admission | None = None, hosts: Collection[str] = ()
+    engine: Engine,
+    *,
+    operator: bool,
+    admission: Admission | None = None,
+    hosts: Collection[str] = (),
+    failpoints: Failpoints | None = None,
 ) -> FastAPI:
     """`operator`: trusts peer credentials as `admission` says (default: root and this account), for the unix socket
-    only. Otherwise trusts tokens only, and answers to loopback names and `hosts`."""
+    only. Otherwise trusts tokens only, and answers to loopback names and `hosts`. `failpoints`: of tests; None: Quiet."""
     app = FastAPI(
         title="ringfence",
         version=_version(),
@@ -50,6 +59,7 @@ def make_app(
     app.state.door = Door(engine, operator, admission or Admission())
     app.state.stopping = asyncio.Event()  # set when the server stops: streams end
     add_error_answers(app)
+    app.add_middleware(Acknowledging, failpoints=failpoints or Quiet())
     app.add_middleware(Showing, engine=engine, operator=operator)
     app.add_middleware(Guards, hosts=None if operator else LOOPBACK | {name.lower() for name in hosts})
     for module in (
@@ -61,6 +71,8 @@ def make_app(
         routes_threads,
         routes_messages,
         routes_runs,
+        routes_gates,
+        routes_audit,
     ):
         app.include_router(module.router)
     return app

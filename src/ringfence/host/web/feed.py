@@ -17,12 +17,14 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from ringfence.host.kernel.errors import NotFound, RingfenceError
 from ringfence.host.kernel.people import Actor
-from ringfence.host.kernel.threads import TURN_FINAL, EventKind
+from ringfence.host.kernel.threads import TURN_FINAL, EventKind, TurnState
 from ringfence.host.web.ports import Engine, Presence, Watch
 from ringfence.host.web.race import Standing
 
 PAGE = 32  # events held for one reader: of 256 KiB each at the most, which makes 8 MiB
 HEARTBEAT_SECONDS = 15
+_ENDS = frozenset({EventKind.RUN_ENDED.value, EventKind.RUN_PARKED.value})
+_RESTS = TURN_FINAL | {TurnState.PARKED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +149,9 @@ class _Feed:
         return self._reader.turn is None or item.get("turn") == self._reader.turn
 
     async def _is_end(self, event: Mapping[str, Any]) -> bool:
-        """Whether the turn has ended for good: a failed run may have been tried again by hand since."""
+        """Whether the turn has ended for good, or rests until somebody answers: a failed run may have been tried again by hand
+        since, and a gate answered."""
         reader = self._reader
-        if reader.turn is None or event["kind"] != EventKind.RUN_ENDED:
+        if reader.turn is None or event["kind"] not in _ENDS:
             return False
-        return (await reader.engine.threads.turn(reader.actor, reader.turn)).state in TURN_FINAL
+        return (await reader.engine.threads.turn(reader.actor, reader.turn)).state in _RESTS

@@ -5,12 +5,15 @@ Every method takes the Actor first, authorises by itself and raises only errors 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from ringfence.host.kernel.audit import Lane
+from ringfence.host.kernel.audit_check import Report
+from ringfence.host.kernel.gates import Gate
 from ringfence.host.kernel.people import Actor, Tenant, Token, User
 from ringfence.host.kernel.ports import Accepted, Command, FileInfo
 from ringfence.host.kernel.runs import Run, Step
@@ -96,6 +99,8 @@ class RunView(Protocol):
     def thread(self) -> str: ...
     @property
     def steps(self) -> Sequence[Step]: ...
+    @property
+    def detail(self) -> str: ...
 
 
 class People(Protocol):
@@ -205,11 +210,61 @@ class Watch(Protocol):
     def close(self) -> None: ...
 
 
+class GateRow(Protocol):
+    """A gate in a list, without its call and as far as the actor may see it."""
+
+    @property
+    def gate(self) -> Gate: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def answerer(self) -> str: ...
+    @property
+    def answered_by(self) -> str | None: ...
+    @property
+    def thread(self) -> str: ...
+    @property
+    def equal(self) -> int: ...
+    @property
+    def answers(self) -> Sequence[str]: ...
+    @property
+    def means(self) -> str: ...
+
+
+class GateView(GateRow, Protocol):
+    """`call` is None for who may not see it."""
+
+    @property
+    def call(self) -> str | None: ...
+    @property
+    def odd(self) -> Sequence[str]: ...
+
+
+class Gates(Protocol):
+    async def ls(
+        self, actor: Actor, tenant: str, states: Collection[str], run: str | None, limit: int
+    ) -> Sequence[GateRow]: ...
+    async def show(self, actor: Actor, gate_id: str) -> GateView: ...
+    async def answer(self, actor: Actor, gate_id: str, said: str, key: str | None) -> GateView: ...
+
+
 class Runs(Protocol):
     async def list(self, actor: Actor, tenant: str, limit: int) -> Sequence[RunView]: ...
     async def show(self, actor: Actor, run_id: str) -> RunView: ...
     async def cancel(self, actor: Actor, run_id: str) -> Run: ...
     async def redrive(self, actor: Actor, run_id: str) -> Run: ...
+
+
+class Audits(Protocol):
+    """Operators only."""
+
+    async def list(
+        self, actor: Actor, lanes: Collection[Lane], since: datetime | None, before: str | None, limit: int
+    ) -> list[dict[str, Any]]: ...
+    async def traffic(self, actor: Actor, limit: int) -> dict[str, Any]: ...
+    async def verify(self, actor: Actor) -> Report: ...
 
 
 class Health(Protocol):
@@ -229,7 +284,11 @@ class Engine(Protocol):
     @property
     def threads(self) -> Threads: ...
     @property
+    def gates(self) -> Gates: ...
+    @property
     def runs(self) -> Runs: ...
+    @property
+    def audits(self) -> Audits: ...
     @property
     def health(self) -> Health: ...
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from ringfence.host.web import shapes, shaping
-from ringfence.host.web.login import CurrentActor, CurrentEngine
+from ringfence.host.web.login import CurrentActor, CurrentEngine, KnownFirst
 from ringfence.host.web.names import Name
 
-router = APIRouter(prefix="/v1", tags=["boxes"])
+router = APIRouter(prefix="/v1", route_class=KnownFirst, tags=["boxes"])
 BOX = "/tenants/{tenant}/users/{user}/box"
 
 

@@ -11,12 +11,12 @@ from starlette.requests import Request
 from ringfence.host.kernel.errors import Invalid, Unauthenticated
 from ringfence.host.kernel.ports import Command, Outcome
 from ringfence.host.web import shapes, shaping
-from ringfence.host.web.login import CurrentActor, CurrentEngine
+from ringfence.host.web.login import CurrentActor, CurrentEngine, KnownFirst
 from ringfence.host.web.names import Name
 from ringfence.host.web.ports import ExecRequest, Presence
 from ringfence.host.web.race import race
 
-router = APIRouter(prefix="/v1/tenants/{tenant}/users/{user}", tags=["commands"])
+router = APIRouter(prefix="/v1/tenants/{tenant}/users/{user}", route_class=KnownFirst, tags=["commands"])
 GRACE_SECONDS = 2.0  # between TERM and KILL for a command whose client has left
 
 

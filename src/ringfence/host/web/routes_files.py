@@ -17,11 +17,11 @@ from starlette.responses import Response, StreamingResponse
 
 from ringfence.host.kernel.errors import Failed, Invalid
 from ringfence.host.web import shapes, shaping
-from ringfence.host.web.login import CurrentActor, CurrentEngine
+from ringfence.host.web.login import CurrentActor, CurrentEngine, KnownFirst
 from ringfence.host.web.names import Name, file_path, raw_query
 from ringfence.host.web.ports import Presence
 
-router = APIRouter(prefix="/v1/tenants/{tenant}/users/{user}/files", tags=["files"])
+router = APIRouter(prefix="/v1/tenants/{tenant}/users/{user}/files", route_class=KnownFirst, tags=["files"])
 _PATH: dict[str, Any] = {
     "parameters": [
         {

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from ringfence.host.kernel.errors import TooLarge
 from ringfence.host.kernel.threads import MAX_MESSAGE_BYTES
 from ringfence.host.web import feed, shapes
-from ringfence.host.web.login import CurrentActor, CurrentEngine
+from ringfence.host.web.login import CurrentActor, CurrentEngine, KnownFirst
 from ringfence.host.web.names import Name
 
-router = APIRouter(prefix="/v1", tags=["threads"])
+router = APIRouter(prefix="/v1", route_class=KnownFirst, tags=["threads"])
 STREAM = "text/event-stream"
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     202: {

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from ringfence.host.web import shapes, shaping
-from ringfence.host.web.login import CurrentActor, CurrentEngine
+from ringfence.host.web.login import CurrentActor, CurrentEngine, KnownFirst
 from ringfence.host.web.names import Name
 
-router = APIRouter(prefix="/v1", tags=["runs"])
+router = APIRouter(prefix="/v1", route_class=KnownFirst, tags=["runs"])
 
 
 @router.get("/health", tags=["health"])

@@ -10,10 +10,10 @@ from starlette.requests import Request
 
 from ringfence.host.kernel.errors import Invalid
 from ringfence.host.web import feed, shapes, shaping
-from ringfence.host.web.login import CurrentActor, CurrentEngine
+from ringfence.host.web.login import CurrentActor, CurrentEngine, KnownFirst
 from ringfence.host.web.names import Name
 
-router = APIRouter(prefix="/v1", tags=["threads"])
+router = APIRouter(prefix="/v1", route_class=KnownFirst, tags=["threads"])
 THREAD = "/tenants/{tenant}/threads/{thread}"
 PAGE = 200
 _Limit = Annotated[int, Query(ge=1, le=1000)]

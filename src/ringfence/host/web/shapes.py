@@ -241,6 +241,9 @@ class ThreadShape(BaseModel):
     parallel: bool
     created_at: datetime
     members: list[str] | None = Field(default=None, description="names; of one thread only, not in a list")
+    kept_from: int | None = Field(
+        default=None, description="events before this cursor are no longer kept; of one thread"
+    )
 
 
 class ThreadList(BaseModel):
@@ -329,6 +332,7 @@ class RunShape(BaseModel):
     box: str | None
     state: str
     reason: str
+    detail: str  # of one at work whose server is gone: so, in words
     epoch: int
     attempts: int
     cancel_requested: bool

@@ -157,7 +157,12 @@ def file(info: FileInfo) -> dict[str, Any]:
 
 def thread(noun: Thread, members: list[str] | None = None) -> shapes.ThreadShape:
     return shapes.ThreadShape(
-        id=noun.id, name=noun.name, parallel=noun.parallel, created_at=noun.created_at, members=members
+        id=noun.id,
+        name=noun.name,
+        parallel=noun.parallel,
+        created_at=noun.created_at,
+        members=members,
+        kept_from=None if members is None else noun.kept_from,
     )
 
 
@@ -197,6 +202,7 @@ def run(view: RunView, *, steps: bool) -> shapes.RunShape:
         box=noun.box,
         state=noun.state,
         reason=noun.reason,
+        detail=view.detail,
         epoch=noun.epoch,
         attempts=noun.attempts,
         cancel_requested=noun.cancel_requested,
