@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.disk_rig import mounts_below, nothing_left
+from tests.support.disk_rig import holding, mounts_below, nothing_left
 from tests.support.installation import Installation, eventually, installation
 
 MIB = 1 << 20
@@ -107,6 +108,30 @@ def test_a_box_whose_disk_is_broken_is_shown_so_and_can_be_stopped_and_removed(b
     bounded.ok("user", "rm", "--purge", "max")
     assert not place.exists()
     assert bounded.ok("status", "--json").json()["parts"]["disk"]["broken_boxes"] == []
+
+
+@pytest.mark.root
+def test_a_disk_that_somebody_keeps_read_only_is_said_by_stop_with_who_it_is(bounded: Installation) -> None:
+    bounded.ok("user", "add", "kim")
+    bounded.ok("exec", "kim", "--", "sh", "-c", "echo kept > kept; sync")
+    place = bounded.home / "boxes" / bounded.box("kim")["box"] / "tree"
+    device = f"loop{os.minor(place.stat().st_dev)}"
+    with holding("namespace", place) as pid:
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1")
+        refused = bounded.run("files", "put", "kim", "note", "-", "--json", stdin=b"x")
+        assert refused.code == 5 and "takes no write" in refused.json()["error"]["message"]
+        assert "box stop" in refused.json()["error"]["remedy"]
+        stopped = bounded.run("box", "stop", "kim")
+        assert (
+            stopped.code == 1
+            and "the box is stopped; " in stopped.errors
+            and f"process {pid} (sleep)" in stopped.errors
+        )
+        assert bounded.box("kim")["observed"] == "stopped"
+    bounded.ok("box", "stop", "kim")
+    assert bounded.box("kim")["disk_problem"] == ""
+    bounded.ok("files", "put", "kim", "note", "-", stdin=b"x")
+    assert bounded.ok("exec", "kim", "--", "cat", "kept", "note").out == b"kept\nx"
 
 
 @pytest.mark.root

@@ -141,7 +141,7 @@ def test_text_is_seen_as_it_comes_by_its_author_only(scripted: Installation) -> 
     seen = {user: until_the_end_of_a_run(watcher) for user, watcher in watchers.items()}
     for watcher in watchers.values():
         watcher.terminate()
-        watcher.communicate(timeout=20)
+        watcher.communicate(timeout=120)
     assert "".join(item["text"] for item in seen["ann"] if item["kind"] == "delta") == "one two three"
     assert not [item for item in seen["ben"] if item["kind"] == "delta"]
     assert [item["body"]["text"] for item in seen["ben"] if item["kind"] == "reply"] == ["one two three"]

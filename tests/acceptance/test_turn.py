@@ -72,7 +72,7 @@ def test_a_lane_is_ordered(server: Installation, alice: str) -> None:
     assert rejected.json()["status"] == "rejected"
     server.ok("files", "put", alice, "lane-go", "-", stdin=b"")
     assert server.say(alice, "lane", "$ echo two >> order.txt")["status"] == "completed"
-    slow.communicate(timeout=30)
+    slow.communicate(timeout=120)
     assert server.ok("files", "get", alice, "order.txt", "-").text == "one\ntwo\n"
 
 
@@ -85,7 +85,7 @@ def test_a_turn_survives_a_killed_server_and_runs_its_step_once() -> None:
         processes.first_of(until_file("back"))
         made.kill()
         client.kill()
-        client.communicate(timeout=60)
+        client.communicate(timeout=120)
         made.start()
         made.ok("files", "put", "ann", "back", "-", stdin=b"")
         answer = made.ok(*words).json()
@@ -122,7 +122,7 @@ def test_a_turn_survives_a_killed_loop(server: Installation, person: str) -> Non
     processes.first_of(until_file("go-on"))
     os.kill(loops()[0], 9)
     server.ok("files", "put", person, "go-on", "-", stdin=b"")
-    out, err = client.communicate(timeout=60)
+    out, err = client.communicate(timeout=120)
     answer = json.loads(out)
     assert answer["status"] == "completed", (answer, err)
     assert server.ok("files", "get", person, "once", "-").text == "x\n"
@@ -133,7 +133,7 @@ def test_a_box_stopped_under_a_turn_ends_it_in_a_defined_way(server: Installatio
     client = server.popen("say", "--as", person, "--thread", thread, "--json", "$ sleep 30; echo x >> never\n$ echo on")
     eventually(lambda: b"sleep 30" in server.shell(person, "cat /proc/[0-9]*/cmdline 2>/dev/null").out, 15)
     server.ok("box", "stop", person)
-    out, _ = client.communicate(timeout=60)
+    out, _ = client.communicate(timeout=120)
     answer = json.loads(out)
     assert answer["status"] == "completed"
     run = server.ok("run", "show", answer["run"], "--json").json()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from ringfence.host.kernel.errors import DiskFull, NotFound
 from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store.blobs import CHUNK_BYTES
 from ringfence.host.store.store import open_store
+from tests.support.left_behind import contents, left_behind
 from tests.support.store import CountingIds, HandClock, a_team, address, opened
 
 pytestmark = pytest.mark.root
@@ -110,3 +112,18 @@ async def test_no_room_to_make_it(small: Path) -> None:
     (small / "ballast").unlink()
     async with opened(small) as store:
         await store.tenants.add("made")
+
+
+async def test_no_room_to_look_at_what_a_kill_left(
+    small: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full volume is why servers are started again: one that cannot copy what it would look at starts all the same."""
+    made = await left_behind(tmp_path / "made", 4, 0)
+    for name, content in contents(made).items():
+        (small / name).write_bytes(content)
+    room = os.statvfs(small)
+    (small / "ballast").write_bytes(bytes((room.f_bavail - 50) * room.f_frsize))
+    async with opened(small, first=1 << 40) as store:
+        assert len(await store.tenants.all()) == 1
+    assert "no room to look" in caplog.text
+    assert not list(small.glob(".looking-*"))

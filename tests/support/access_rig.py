@@ -25,7 +25,9 @@ import sqlalchemy as sa
 from ringfence.host.broker.broker import WireBroker
 from ringfence.host.engine.engine import Engine
 from ringfence.host.engine.parts import Parts
+from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.people import Actor
+from ringfence.host.kernel.policy import Policy, Rule, Verdict
 from ringfence.host.kernel.script import parse_script
 from ringfence.host.models.scripted import Scripted
 from ringfence.host.store.store import SqlStore, open_store
@@ -52,6 +54,7 @@ ALICE = {
     "live": "canary-live",
     "summary": "canary-summary",
     "state": "canary-state",
+    "asked": "canary-asked",
 }
 CAROL = {kind: f"canary-of-carol-{kind}" for kind in ("text", "command", "result", "reply", "summary", "state")}
 _QUIET = 3600.0  # seconds between two looks: no statement of the server's own while those of one request are counted
@@ -114,7 +117,13 @@ class Scene(Rig):
     def __init__(self, store: SqlStore, world: World) -> None:
         rules = [{"when": "say it", "answers": [{"text": ALICE["live"]}]}]
         config = replace(
-            CONFIG, sweep_seconds=_QUIET, heartbeat_seconds=_QUIET, active_seconds=_QUIET, watch_seconds=_QUIET
+            CONFIG,
+            sweep_seconds=_QUIET,
+            heartbeat_seconds=_QUIET,
+            active_seconds=_QUIET,
+            watch_seconds=_QUIET,
+            sign_seconds=_QUIET,
+            upkeep_seconds=_QUIET,
         )
         super().__init__(store, world, config, Scripted(parse_script(json.dumps(rules))))
         self.names: dict[str, str] = {}
@@ -128,7 +137,8 @@ class Scene(Rig):
         self.broker = WireBroker(self.ids.new("krn"), lambda box, kind, details: None)
         models = {"scripted": self.model}
         parts = (self.store, self.driver, self.broker, models, RealClock(), self.ids, self.config, self.ids.new("wrk"))
-        return Engine(Parts(*parts))
+        asks = Policy((Rule("shell", Verdict.ASK, (("command", "*canary-asked*"),)),))
+        return Engine(Parts(*parts, policy=asks, gate_key=b"k" * 32))
 
     def serve(self, tcp: httpx2.AsyncClient, socket: httpx2.AsyncClient, path: Path) -> None:
         self.tcp, self.socket, self.socket_path = tcp, socket, path
@@ -140,7 +150,7 @@ class Scene(Rig):
         client = self.socket if who == "operator" else self.tcp
         kind = {"Content-Type": "application/json"} if (content or b"")[:1] == b"{" else {}
         given = {**self.bearer(who), **kind, **headers}
-        async with asyncio.timeout(10), client.stream(method, path, headers=given, content=content) as response:
+        async with asyncio.timeout(30), client.stream(method, path, headers=given, content=content) as response:
             body, stream = b"", response.headers.get("content-type", "").startswith("text/event-stream")
             async for chunk in response.aiter_raw():
                 body += chunk
@@ -156,7 +166,7 @@ class Scene(Rig):
         given: dict[str, Any] = {"json": {"text": "mine"}} if method == "POST" else {}
         if method == "GET":
             path = f"{path}?after={await self.newest() - 1}"
-        async with asyncio.timeout(20), client.stream(method, path, headers=headers, **given) as response:
+        async with asyncio.timeout(30), client.stream(method, path, headers=headers, **given) as response:
             assert response.status_code in (200, 202)
             body = b""
             async for chunk in response.aiter_raw():
@@ -199,6 +209,15 @@ class Scene(Rig):
         at.guest.end_loop(at.run)
         return at
 
+    async def asks(self, name: str, thread: str) -> str:
+        """The gate of a run that waits for an answer, in a thread of that name, with carol as a member."""
+        await self.engine.threads.add(self.actors[name], "default", thread, ["carol"], True)
+        at = await self.at_work(name, "may I?", thread)
+        arguments = {"command": f"echo {ALICE['asked']}"}
+        reply = await at.ask("step.begin", n=1, tool="shell", arguments=arguments, effect="local")
+        assert reply["err"]["code"] == "parked", reply
+        return (await self.store.gates.of_run(RunId(at.run)))[0].id
+
     async def finish(self, at: At, text: str) -> None:
         newest = (await self.store.turns.said((await self.store.runs.get(at.run)).turn))[-1]  # type: ignore[arg-type]
         assert (await at.does("run.finish", text=text, seen=newest.cursor))["steers"] == []
@@ -232,6 +251,7 @@ class Scene(Rig):
         await live.does("checkpoint.save", boundary="before_model", step=0, state=ALICE["state"], blobs=[])
         self.canaries |= {"box": self.box("alice").id, "run": done.run, "run token": live.token}
         self.names = {"tenant": "default", "user": "alice", "thread": THREAD, "turn": done.turn, "run": done.run}
+        self.names["gate"] = await self.asks("alice", "asks")
 
     async def _tokens(self) -> None:
         given = {

@@ -30,6 +30,7 @@ RUN_START: dict[str, Any] = {
     "next_step": 1,
     "model": "scripted",
     "window": 100_000,
+    "tools": [],
     "posture": "a box",
 }
 

@@ -39,9 +39,9 @@ def devices_of(home: Path) -> list[str]:
 
 
 def nothing_left(home: Path) -> bool:
-    """No mount and no device below `home`, at the latest 10 s on: the kernel takes a dead box's namespace, which holds
+    """No mount and no device below `home`, at the latest 30 s on: the kernel takes a dead box's namespace, which holds
     its mounts, apart in its own time."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while mounts_below(home) or devices_of(home):
         if time.monotonic() > deadline:
             return False
@@ -50,9 +50,9 @@ def nothing_left(home: Path) -> bool:
 
 
 def kill_outright(pid: int) -> None:
-    """SIGKILL, until /proc knows it no more: 10 s at most."""
+    """SIGKILL, until /proc knows it no more: 30 s at most."""
     os.kill(pid, 9)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < deadline, f"process {pid} stays"
         time.sleep(0.01)
@@ -73,6 +73,25 @@ def with_disk(how: str) -> Rig:
     rig = spawner_rig.make(overrides={"disk": how}, accept=accept)
     rig.start()
     return rig
+
+
+@contextlib.contextmanager
+def holding(how: str, tree: Path, program: str | Path = "sleep") -> Iterator[int]:
+    """The pid of a process of the host that has the disk: in a mount namespace of its own, or by working in it. `program`:
+    what it is, called with a number of seconds."""
+    before = ["unshare", "--mount"] if how == "namespace" else []
+    where = tree if how == "folder" else Path("/")
+    told = 'echo there; exec "$0" 600'
+    with subprocess.Popen([*before, "sh", "-c", told, program], cwd=where, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"there\n"
+        deadline = time.monotonic() + 30
+        while Path(f"/proc/{process.pid}/comm").read_bytes() == b"sh\n":
+            assert time.monotonic() < deadline, "it never became the program"
+            time.sleep(0.01)
+        try:
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def kernel_has_quotas() -> bool:

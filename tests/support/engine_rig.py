@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,11 +17,12 @@ from ringfence.host.engine.parts import Config, Parts
 from ringfence.host.kernel.boxes import Limits
 from ringfence.host.kernel.ids import BoxId, RunId, box_id, sortable
 from ringfence.host.kernel.people import Actor, Scope, UserKind
-from ringfence.host.kernel.ports import Accepted, Model, Outcome
+from ringfence.host.kernel.ports import Accepted, Clock, Model, Outcome
 from ringfence.host.kernel.runs import RUN_FINAL, Run, RunState
 from ringfence.host.kernel.threads import Turn
 from ringfence.host.models.scripted import Scripted
 from ringfence.host.store.store import SqlStore, open_store
+from tests.support.databases import address
 from tests.support.fake_driver import FakeDriver
 from tests.support.fakes import FakeBox, FakeBroker, Loop, Script, World
 
@@ -71,10 +72,20 @@ class Numbers:
 
 
 class Rig:
-    def __init__(self, store: SqlStore, world: World, config: Config, model: Model | None = None) -> None:
+    def __init__(
+        self,
+        store: SqlStore,
+        world: World,
+        config: Config,
+        model: Model | None = None,
+        parts: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`parts`: further fields of engine.parts.Parts."""
         self.store, self.world, self.config = store, world, config
         self.model: Model = model or Scripted()
         self.ids = Numbers()
+        self.clock: Clock = RealClock()
+        self.with_parts: dict[str, Any] = dict(parts or {})  # what is changed here, the next engine has
         self.driver = FakeDriver(world)
         self.actors: dict[str, Actor] = {}
         self.engine = self._made()
@@ -83,7 +94,8 @@ class Rig:
         models = {"scripted": self.model}
         worker = self.ids.new("krn")
         broker = FakeBroker(self.world)
-        return Engine(Parts(self.store, self.driver, broker, models, RealClock(), self.ids, self.config, worker))
+        parts = Parts(self.store, self.driver, broker, models, self.clock, self.ids, self.config, worker)
+        return Engine(replace(parts, **self.with_parts))
 
     async def restart(self, down: Callable[[], Any] | None = None) -> None:
         """The kernel process is gone (nothing of it is finished); another one starts. `down`: what happens between."""
@@ -112,15 +124,15 @@ class Rig:
     ) -> Accepted:
         return await self.engine.threads.say(self.actors[name], "default", thread, text, mode, key)
 
-    async def turn(self, accepted: Accepted, seconds: float = 15.0) -> Turn:
+    async def turn(self, accepted: Accepted, seconds: float = 30.0) -> Turn:
         """The turn once it has ended."""
         await self.ended(accepted.run.id, seconds)
         return await self.store.turns.get(accepted.turn.id)
 
-    async def ended(self, run: RunId, seconds: float = 15.0) -> Run:
+    async def ended(self, run: RunId, seconds: float = 30.0) -> Run:
         return await self.until(run, lambda row: row.state in RUN_FINAL, seconds)
 
-    async def until(self, run: RunId, reached: Callable[[Run], bool], seconds: float = 15.0) -> Run:
+    async def until(self, run: RunId, reached: Callable[[Run], bool], seconds: float = 30.0) -> Run:
         async with asyncio.timeout(seconds):
             while not reached(row := await self.store.runs.get(run)):
                 await asyncio.sleep(0.01)
@@ -147,7 +159,7 @@ class Rig:
         return [step.state.value for step in await self.store.steps.all(run)]
 
 
-async def eventually(true: Callable[[], Any], what: str = "", seconds: float = 10.0) -> None:
+async def eventually(true: Callable[[], Any], what: str = "", seconds: float = 30.0) -> None:
     try:
         async with asyncio.timeout(seconds):
             while not true():
@@ -162,11 +174,12 @@ async def rig(
     people: tuple[str, ...] = ("alice", "bob"),
     script: Script | None = None,
     model: Model | None = None,
+    parts: Mapping[str, Any] | None = None,
     **config: Any,
 ) -> AsyncIterator[Rig]:
     world = World(folder / "world", script)
-    store = await open_store(f"sqlite:///{folder / 'ringfence.db'}", RealClock(), Numbers())
-    made = Rig(store, world, replace(CONFIG, **config), model)
+    store = await open_store(address(folder), RealClock(), Numbers(), installation=CONFIG.installation)
+    made = Rig(store, world, replace(CONFIG, **config), model, parts)
     try:
         await store.tenants.add("default")
         await made.engine.start()

@@ -42,6 +42,12 @@ class Loop:
     def run(self) -> RunId:
         return RunId(self.start["run"])
 
+    async def stop(self) -> None:
+        """Not before its first step: a task that is cancelled earlier runs nothing of itself and reports no end."""
+        await asyncio.sleep(0)
+        assert self.task is not None
+        self.task.cancel()
+
     async def ask(self, method: str, params: Any) -> Any:
         """Over the present wire; when it ends before the answer, again over the next one."""
         while True:
@@ -120,6 +126,7 @@ class World:
         self.script: Script = script or native
         self.tasks = Tasks()
         self.dials = 0
+        self.digest = "d1"  # of the guest tree that boxes run
         self.start_seconds = 0.0  # how long a start takes
         self.fail_start: list[RingfenceError] = []  # raised by the next starts
 
@@ -158,8 +165,8 @@ class World:
 
     async def kill_loop(self, box: BoxId, run: RunId) -> None:
         loop = self.box(box).loops[run]
+        await loop.stop()
         assert loop.task is not None
-        loop.task.cancel()
         await asyncio.gather(loop.task, return_exceptions=True)
 
     async def drive(self, loop: Loop) -> None:
@@ -189,7 +196,7 @@ class FakeLink:
         self.world, self.box, self.host = world, box, host
         self.ended = asyncio.Event()
         self.hello = GuestHello(
-            digest="d1",
+            digest=world.digest,
             guest=box.guest,
             landlock=6,
             runs={run: loop.start["token"] for run, loop in box.loops.items()},
@@ -237,6 +244,7 @@ class FakeLink:
             shape[name] = [thread_message(message) for message in shape[name]]
         if shape["summary"] is not None:
             shape["summary"] = wire.Summary(**shape["summary"])
+        shape["tools"] = [wire.ToolSpec(**tool) for tool in shape["tools"]]
         wire.RunStart(**shape)  # exactly its fields
         assert len(json.dumps(start)) < 1 << 20, "more than a frame"
         loop = Loop(self.box, start)
@@ -257,8 +265,7 @@ class FakeLink:
         loop = self.box.loops.get(run)
         if loop is None:
             raise NotFound(f"no such run: {run!r}")
-        assert loop.task is not None
-        loop.task.cancel()
+        await loop.stop()
 
     async def steer_run(self, run: RunId, message: Mapping[str, Any]) -> None:
         self._check()
@@ -353,7 +360,7 @@ async def _save(loop: Loop, boundary: Literal["before_model", "before_effect"], 
 async def _think(loop: Loop, state: dict[str, Any]) -> Any:
     state["calls"] += 1
     chat = [_chat(message) for message in state["messages"]]
-    tools = [] if state["wound"] else TOOLS
+    tools = [] if state["wound"] else [*TOOLS, *(wire.ToolSpec(**tool) for tool in loop.start["tools"])]
     asks = wire.ModelGenerate(loop.start["token"], "scripted", state["calls"], chat, None, tools)
     try:
         said = await loop.ask("model.generate", asks)
@@ -404,9 +411,18 @@ def _generated(said: Mapping[str, Any]) -> None:
     wire.Generated(**shape)
 
 
+_CLASSES: Mapping[str, Literal["local", "pure", "idempotent"]] = {
+    "shell": "local",
+    "read": "pure",
+    "write": "idempotent",
+}
+
+
 async def _step(loop: Loop, n: int, call: Mapping[str, Any]) -> Any:
     token = loop.start["token"]
-    effect: Literal["local", "idempotent"] = "local" if call["name"] == "shell" else "idempotent"
+    effect: Literal["local", "pure", "idempotent", "host"] = _CLASSES.get(call["name"], "idempotent")
+    if call["name"] in {tool["name"] for tool in loop.start["tools"]}:
+        effect = "host"
     begun = await loop.ask("step.begin", wire.StepBegin(token, n, call["name"], call["arguments"], effect))
     wire.StepBegun(**begun)
     if begun["decision"] == "done":

@@ -67,7 +67,7 @@ class Host:
 
     def __init__(self, path: Path, *, grant: bool = True, ack: bool = True) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while True:
             try:
                 self.sock.connect(str(path))
@@ -117,7 +117,7 @@ class Host:
         assert event.ok is not None, f"{event.code}: {event.message}"
         return event.ok
 
-    def reply(self, number: int, seconds: float = 10) -> Event:
+    def reply(self, number: int, seconds: float = 30) -> Event:
         self.until(lambda: number in self.replies, seconds)
         return self.replies.pop(number)
 
@@ -131,7 +131,7 @@ class Host:
 
     # --- hearing
 
-    def until(self, true: Any, seconds: float = 10) -> None:
+    def until(self, true: Any, seconds: float = 30) -> None:
         deadline = time.monotonic() + seconds
         while not true():
             left = deadline - time.monotonic()
@@ -344,7 +344,7 @@ class Box:
     def guest_pid(self) -> int:
         """Of PID 1, as the machine counts. Needs the same user or root."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             for word in children.read_text().split():
                 status = Path(f"/proc/{word}/status").read_text()

@@ -59,7 +59,7 @@ def of_uid(uid: int) -> dict[int, str]:
     return found
 
 
-def eventually(holds: Callable[[], object], seconds: float = 10.0, what: str = "it") -> None:
+def eventually(holds: Callable[[], object], seconds: float = 30.0, what: str = "it") -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"{what} did not come true within {seconds} s"

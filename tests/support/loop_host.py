@@ -82,6 +82,7 @@ class LoopHost:
         self.own = own or said(1000, "go")
         self.tail, self.window, self.actor = tail, window, actor
         self.result = result or (lambda n, arguments: {"ok": True, "n": n, "duration_ms": n * 7})
+        self.tools: list[dict[str, Any]] = []  # that the host carries out
         self.summary: dict[str, Any] | None = None
         self.planned = steers or []
         self.wind_down_at = 0  # at the n-th ask of a loop
@@ -119,6 +120,7 @@ class LoopHost:
             "next_step": max(ended, default=0) + 1,
             "model": "m",
             "window": self.window,
+            "tools": self.tools,
             "posture": "POSTURE",
         }
 

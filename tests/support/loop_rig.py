@@ -30,6 +30,7 @@ def start(run: str, token: str = "t1", checkpoint: str | None = None, text: str 
         "next_step": 1,
         "model": "scripted",
         "window": 100_000,
+        "tools": [],
         "posture": "You are alone.",
     }
 

@@ -15,7 +15,7 @@ from ringfence.host.kernel.ids import BoxId, RunId
 from ringfence.wire.framing import decode, encode, unwrap_run, wrap_run
 
 BOX = BoxId("abcdefghijklmnop")
-SECONDS = 5.0  # no single step of these tests takes 50 ms on an idle machine
+SECONDS = 30.0  # patience: no single step of these tests takes 50 ms on an idle machine
 
 
 class ScriptedGuest:

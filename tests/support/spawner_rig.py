@@ -191,7 +191,7 @@ class Rig:
 
     def _reap(self) -> None:
         if self.process is not None:
-            self.process.wait(20)
+            self.process.wait(60)
             assert self.process.stdout is not None
             self.process.stdout.close()
             self.process = None
@@ -236,7 +236,7 @@ class Rig:
         with socket.socket(socket.AF_UNIX) as wire:
             wire.settimeout(seconds)
             directory = os.open(self.home / "boxes" / box / "ctl", os.O_PATH)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 30
             while True:
                 try:
                     wire.connect(f"/proc/self/fd/{directory}/host.sock")

@@ -82,7 +82,7 @@ class Web:
             [RINGFENCE, *words],
             env={**self.environment, **(env or {})},
             capture_output=True,
-            timeout=60,
+            timeout=120,
             check=False,
             **given,
         )
@@ -117,11 +117,11 @@ def _web(home: Path, admission: Admission | None) -> Iterator[Web]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
-        assert up.wait(10)
+        assert up.wait(30)
         yield Web(home, engine, loop, found[0])
     finally:
         loop.call_soon_threadsafe(over[0].set)
-        thread.join(20)
+        thread.join(60)
         _finish(loop)
 
 
@@ -130,5 +130,5 @@ def _finish(loop: asyncio.AbstractEventLoop) -> None:
     for task in left:
         task.cancel()
     if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=5))
+        loop.run_until_complete(asyncio.wait(left, timeout=30))
     loop.close()

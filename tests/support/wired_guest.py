@@ -20,7 +20,7 @@ from tests.support.fake_commands import Tasks
 from tests.support.fake_driver import FakeDriver
 from tests.support.fakes import World
 
-SECONDS = 10.0
+SECONDS = 30.0
 
 
 class WiredGuest:

@@ -25,6 +25,7 @@ class RunView:
     user: str
     thread: str
     steps: list[Step]
+    detail: str = ""
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Agent:
         )
         run = Run(
             run_id, message.turn, talk.thread.id, user.id, None, RunState.RUNNING, "", 1, 1, "w", None, "", False, None,
-            0.0, now(), now(), None,
+            0.0, now(), now(), None, False,
         )  # fmt: skip
         step = Step(
             run_id,

@@ -2,20 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ringfence.host.kernel.audit import GENESIS, AuditRow, Lane
+from ringfence.host.kernel.audit_check import Finding, Report, Wrong
+from ringfence.host.kernel.errors import Refused
 from ringfence.host.kernel.ids import TenantId
 from ringfence.host.kernel.people import Actor, Tenant
 from tests.support.double.agent import Agent
 from tests.support.double.boxes import BoxKeeper
 from tests.support.double.commands import Commands
 from tests.support.double.files import Files
+from tests.support.double.gates import Gates
 from tests.support.double.people import People
 from tests.support.double.runs import Runs
 from tests.support.double.threads import Threads
 from tests.support.double.world import World, now
+
+
+@dataclass
+class Audits:
+    """A record of one row, for operators."""
+
+    broken: bool = False
+    asked: tuple[Any, ...] = ()  # of `list`, the last time
+
+    async def list(
+        self, actor: Actor, lanes: Collection[Lane], since: datetime | None, before: str | None, limit: int
+    ) -> list[dict[str, Any]]:
+        self._check(actor)
+        self.asked = ({lane.value for lane in lanes}, since, before, limit)
+        lane = sorted(lanes)[0]
+        row = AuditRow("krn_1", 1, now(), lane, None, "box.start", "box:\x1b[31m", None, {}, GENESIS, "h", "m")
+        return [row.as_json()]
+
+    async def traffic(self, actor: Actor, limit: int) -> dict[str, Any]:
+        self._check(actor)
+        seen = {"at": now(), "box": "b", "host": "example.org", "verdict": "allow", "sent": 1, "received": 2}
+        return {"newest": [seen], "totals": [], "dropped": 3}
+
+    async def verify(self, actor: Actor) -> Report:
+        self._check(actor)
+        report = Report(rows=1, chains=1)
+        if self.broken:
+            report.add(Finding("krn_1", 1, Wrong.CHANGED, "is not what its hash says"))
+        return report
+
+    def _check(self, actor: Actor) -> None:
+        if not actor.operator:
+            raise Refused("only an operator may do this: audit.read", remedy="ask one")
 
 
 @dataclass
@@ -47,8 +86,10 @@ class Engine:
         self.files = Files(world)
         self.agent = Agent(world)
         self.threads = Threads(world, self.agent)
+        self.gates = Gates()
         self.runs = Runs(self.agent)
         self.health = Health(world)
+        self.audits = Audits()
 
     async def start(self) -> None: ...
 
