@@ -318,10 +318,8 @@ async def test_f04_no_fifo_socket_or_device_is_opened(box: Tree) -> None:
     async with files(box) as (client, _):
         await client.stat(b".")
         for name in (b"fifo", b"null", b"socket"):
-            before = time.monotonic()
-            with pytest.raises(Refused, match="not a regular file"):
+            with pytest.raises(Refused, match="not a regular file"):  # opened, a FIFO would have it wait for a writer
                 await read(client, name)
-            assert time.monotonic() - before < 0.05
             assert (await client.stat(name)).kind == "other"
             await client.remove(name, False)
         with pytest.raises(Conflict, match="folder"):

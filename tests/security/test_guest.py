@@ -234,7 +234,7 @@ if not os.fork():
     print(before, look(), flush=True); os._exit(0)
 os.wait(); os.kill(victim, 9)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["read", "refused"], done.stderr
 
 

@@ -280,7 +280,7 @@ def run(argv: list[str], folder: str) -> str:
 
     env = {"PATH": os.environ["PATH"], "HOME": folder, "TMPDIR": folder}
     env |= {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    done = subprocess.run(argv, cwd=folder, env=env, preexec_fn=confine, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(argv, cwd=folder, env=env, preexec_fn=confine, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().strip()
 

@@ -49,7 +49,7 @@ def stage(
     try:
         copied.copy(root / "site", patches)
         facts = made.ok("init", "--json").json()
-        (made.home / "ringfence.toml").write_text(_toml(settings or {}))
+        (made.home / "ringfence.toml").write_text(_toml(settings or {}) + planted.webhook(made))
         key = planted.start(made)
         with contextlib.closing(_staged(root, made, facts)) as ready:
             ready.key = key
@@ -133,6 +133,7 @@ def strike(made: Installation) -> list[str]:
     except (CommandFailed, OSError, KeyError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"[:300]
         remains.end_by_force(facts, made.home.parent)
+    remains.take_cgroups(facts.installation)
     root = made.home.parent
     accounts.keep(made.home)
     _take_away(root)

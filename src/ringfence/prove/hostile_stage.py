@@ -15,7 +15,7 @@ from typing import Any
 from ringfence.bench.throwaway import Installation
 from ringfence.client.errors import ApiError
 from ringfence.client.sync import SyncClient
-from ringfence.prove import apart
+from ringfence.prove import apart, plans
 from ringfence.prove.attacks.trying import DONE
 from ringfence.prove.outside import resident_mib
 from ringfence.prove.row import Tries
@@ -74,7 +74,7 @@ class Play:
 
     def _user(self, row_id: str, plan: dict[str, Any]) -> None:
         self._client.add_user(row_id.lower())
-        self._client.put_file(row_id.lower(), "plan.json", json.dumps(plan).encode())
+        plans.give(self._client, row_id.lower(), plan)
 
     def _say(self, user: str, text: str) -> None:
         with closing(SyncClient(socket=self._made.socket, act_as=user)) as acting:
@@ -87,18 +87,13 @@ class Play:
         seen = self._await("victim", 1, "run")
         return str(seen[0]["run"]) if seen else "run_none"
 
-    def _seen(self, user: str) -> Seen:
-        try:
-            data = bytes(self._client.get_file(user, "seen.jsonl"))
-        except ApiError:
-            return []
-        return [json.loads(line) for line in data.splitlines()]
-
     def _await(self, row_id: str, count: int, kind: str = "") -> Seen:
         """Until the box has recorded `count` things of its kinds, or long enough."""
         user, until, restart = row_id.lower(), time.monotonic() + PATIENCE, time.monotonic() + 8.0
         while True:
-            seen = [each for each in self._seen(user) if (kind or "wire") in each or (kind or "ask") in each]
+            seen = [
+                each for each in plans.seen(self._client, user) if (kind or "wire") in each or (kind or "ask") in each
+            ]
             if len(seen) >= count or time.monotonic() > until:
                 return seen
             self._look()
@@ -176,7 +171,7 @@ def wire_control(seen: Seen) -> Tries:
     return Tries({"a frame without a flaw": DONE if taken and all(taken) else f"refused, {taken}"})
 
 
-def _word(answer: Mapping[str, Any]) -> str:
+def word(answer: Mapping[str, Any]) -> str:
     if "ok" in answer:
         return f"{DONE} {json.dumps(answer['ok'])[:120]}"
     if "err" in answer:
@@ -193,7 +188,7 @@ def loop_tries(row_id: str, seen: Seen) -> Tries:
     if row_id == "G15":
         ended = answers.get("deaf", {}).get("ended")
         return Tries({"deaf": "wire ended" if ended else f"{DONE} still fed"})
-    outcomes = {label: _word(each) for label, each in answers.items() if label not in ("control", "end")}
+    outcomes = {label: word(each) for label, each in answers.items() if label not in ("control", "end")}
     if row_id == "G09":
         texts = {
             str(each.get("err", {}).get("message", "")).partition("'")[0] for each in answers.values() if "err" in each
@@ -209,11 +204,11 @@ def replayed(answers: Mapping[str, Any]) -> Tries:
     return Tries(
         {
             "begun again": "answered from the journal" if kept else f"{DONE} {again}",
-            "other words": _word(answers.get("other words", {"silence": True})),
+            "other words": word(answers.get("other words", {"silence": True})),
         }
     )
 
 
 def loop_control(seen: Seen) -> Tries:
     answers = {each["ask"]: each["answer"] for each in seen if "ask" in each}
-    return Tries({"control": _word(answers.get("control", {}))})
+    return Tries({"control": word(answers.get("control", {}))})

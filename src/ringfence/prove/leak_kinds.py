@@ -10,9 +10,11 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ringfence.prove import planted
 from ringfence.prove.attacks.secrets import MIXED, TOLD
 from ringfence.prove.stage import VICTIM, Stage
 
+DATABASE_PASSWORD = b"prove-of-no-database-5f1c09d27ab4"  # of the server that leak_database.py starts
 OWNER = "lena"  # the user whose tokens are looked for
 
 
@@ -52,6 +54,10 @@ def _file(stage: Stage) -> bytes:
 
 KINDS: tuple[Kind, ...] = (
     Kind("vault key", lambda stage: stage.canaries.vault_key),
+    Kind("gate key", lambda stage: (stage.made.home / "vault" / "gate.key").read_bytes()),
+    Kind("audit key", lambda stage: (stage.made.home / "vault" / "audit.key").read_bytes()),
+    Kind("webhook secret", lambda stage: planted.webhook_secret(stage.made)),
+    Kind("database password", lambda _stage: DATABASE_PASSWORD),
     Kind("API token", _token),
     Kind("operator token", _operator_token),
     Kind("run token", _run_token, in_main=True),

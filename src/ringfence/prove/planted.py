@@ -1,5 +1,5 @@
-"""What prove's own server is given before it starts and no box may come to have: a key in its session keyring, and
-limits above those of a box. Where nothing is planted a box without the wall would look like one with it.
+"""What prove's own server is given before it starts and no box may come to have: a key in its session keyring, the secret
+of a webhook, and limits above those of a box. Where nothing is planted a box without the wall would look like one with it.
 
 Must never change what this process itself keeps: the keyring is a thread's, which ends; the limits are put back.
 """
@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from ringfence.bench.throwaway import Installation
 from ringfence.prove.attacks.kernel import call
@@ -58,6 +60,26 @@ def raised() -> Iterator[None]:
     finally:
         for kind, limits in before.items():
             resource.setrlimit(kind, limits)
+
+
+def webhook(made: Installation) -> str:
+    """Settings with a webhook that the policy lets nobody use, its secret planted in a file of the server's account."""
+    path = _secret_file(made)
+    path.write_bytes(secrets.token_hex(24).encode())
+    path.chmod(0o600)
+    if os.geteuid() == 0:
+        owner = (made.home / "vault").stat()
+        os.chown(path, owner.st_uid, owner.st_gid)
+    url = "http://127.0.0.1:1/nobody"
+    return f'[[webhook]]\nname = "planted"\nurl = "{url}"\nlookup_url = "{url}"\nsecret_file = "{path}"\n'
+
+
+def webhook_secret(made: Installation) -> bytes:
+    return _secret_file(made).read_bytes()
+
+
+def _secret_file(made: Installation) -> Path:
+    return made.home.parent / "webhook-secret"
 
 
 def give(key: int, uid: int) -> None:

@@ -86,7 +86,12 @@ def _kill(facts: Facts) -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
-    for top in cgroups(facts.installation):
+    take_cgroups(facts.installation)
+
+
+def take_cgroups(installation: str) -> None:
+    """Those that are empty: a server that refused to start, or was killed, leaves some."""
+    for top in cgroups(installation):
         for path in sorted([top, *(p for p in top.rglob("*") if p.is_dir())], reverse=True):
             with contextlib.suppress(OSError):
                 path.rmdir()

@@ -15,7 +15,7 @@ from typing import Any
 from ringfence.prove.attacks.siblings import connect
 from ringfence.prove.attacks.trying import attempt
 from ringfence.prove.hostile_stage import FRAME_SECONDS, PLAY, Wires, hostile
-from ringfence.prove.row import Row, Tries, absent, ran
+from ringfence.prove.row import Row, Tries, ran
 from ringfence.prove.stage import Stage
 
 MAX_FRAME = 1 << 20
@@ -45,6 +45,10 @@ WIRES: Wires = {
         "1e999": frame(GOOD.replace(b":1}", b":1e999}") + b"\n"),
         "5000 digits": frame(GOOD.replace(b":1}", b":" + b"9" * 5000 + b"}") + b"\n"),
         "2**63": frame(GOOD.replace(b":1}", b":9223372036854775808}") + b"\n"),
+    },
+    "G07": {
+        "PID 1": frame(b'{"id":1,"m":"gate.answer","p":{"gate":"gat_x","answer":"allow"}}\n'),
+        "a loop": frame(b'{"run":"run_x","f":{"id":1,"m":"gate.answer","p":{"gate":"gat_x","answer":"allow"}}}\n'),
     },
     "G08": {
         "unknown method": frame(b'{"m":"host.exec","p":{}}\n'),
@@ -192,6 +196,7 @@ ROWS: tuple[Row, ...] = (
     _row("G04", "a byte now and then, without end", "timed out", "a frame that began ends within 10 s"),
     _row("G05", "frames that another side says", "the wire is ended"),
     _row("G06", "numbers that are none, or too large", "the wire is ended"),
+    _row("G07", "a gate's answer from PID 1 and from a loop", "no such method", "the methods that there are"),
     _row("G08", "unknown method, wrong types, extra and missing fields", "the wire is ended"),
     _row(
         "G09",
@@ -216,5 +221,4 @@ ROWS: tuple[Row, ...] = (
         "h",
     ),
     _row("G19", "have the server read, fetch, run", "no such method", "the methods that there are"),
-    absent("G07", "a gate's answer from a loop", "no such method", "gates", "gates come with a later issue"),
 )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
+from ringfence.bench.throwaway import CommandFailed
 from ringfence.prove import building, copied, run
 from ringfence.prove.report import Report
 from ringfence.prove.row import Result, Row
@@ -30,6 +31,10 @@ def prove(
         with building.stage(left, patches=patches, settings=settings) as stage:
             results = run.run_all(stage, rows, done)
             mode = stage.mode
+    except CommandFailed as error:
+        if left:
+            error.add_note(f"left behind: {', '.join(left)}")
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
     return Report(DRIVER, mode, time.monotonic() - begun, results, left)

@@ -12,7 +12,7 @@ import json
 import os
 import time
 
-from ringfence.spawner import disk_parts, disk_tools, loop_image, paths, superblock, syscalls
+from ringfence.spawner import disk_holders, disk_parts, disk_tools, loop_image, paths, superblock, syscalls
 from ringfence.spawner.children import Children
 from ringfence.spawner.disk_parts import IMAGE, RECORD
 from ringfence.spawner.errors import Busy, Failed, NoSpace, Refused, of_os_error
@@ -99,11 +99,21 @@ def alone(box: int, image: int) -> Steps[None]:
     until = time.monotonic() + FREE_SECONDS
     while not _let_go(box, image):
         if time.monotonic() > until:
-            raise Busy(
-                "the box's disk is in use: it grows, or is mounted anew, while nothing has it",
-                "wait for files commands of this user to end, then again",
-            )
+            raise (yield from _in_use(image))
         yield from pause(0.02)
+
+
+def _in_use(image: int) -> Steps[Busy]:
+    """With the processes that have it, as far as they can be told."""
+    device = loop_image.find(image)
+    found: list[disk_holders.Holder] = []
+    if device is not None:
+        number = os.fstat(device).st_rdev
+        os.close(device)  # else we were one of them
+        found = yield from disk_holders.find(number)
+    who = "; ".join(map(str, found)) or "it grows, or is mounted anew, while nothing has it"
+    end = f", or see what has it and end that (kill {found[0].pid})" if found else ""
+    return Busy(f"the box's disk is in use: {who}", f"wait for files commands of this user to end{end}; then again")
 
 
 def _let_go(box: int, image: int) -> bool:

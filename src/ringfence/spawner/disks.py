@@ -12,12 +12,12 @@ import contextlib
 import fcntl
 import json
 import os
-from dataclasses import dataclass
 
 from ringfence.spawner import (
     disk_growth,
     disk_parts,
     disk_tools,
+    disk_use,
     loop_image,
     paths,
     project_quota,
@@ -26,8 +26,9 @@ from ringfence.spawner import (
 )
 from ringfence.spawner.children import Children
 from ringfence.spawner.disk_parts import IMAGE, MADE, RECORD
+from ringfence.spawner.disk_use import Use, Volume
 from ringfence.spawner.errors import Busy, Failed, NoSpace, SpawnerError
-from ringfence.spawner.protocol import DiskBy, Limits
+from ringfence.spawner.protocol import Limits
 from ringfence.spawner.registry import Entry, Registry
 from ringfence.spawner.sources import Host
 from ringfence.spawner.tasks import Steps
@@ -35,36 +36,15 @@ from ringfence.spawner.tasks import Steps
 RESERVE = 1 << 30  # bytes of the volume that no new box may take; 1/20 of a small one
 BROKEN = 20  # are named; a reply has a bounded size
 LONGEST_STACK = 8  # mounts on one tree; there is one
-STUCK = "the box's disk image turned read-only after an error; it is mounted anew when the box stops or starts"
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """Bytes and inodes of one tree now; -1: not known without a walk."""
-
-    by: DiskBy
-    used: int = -1
-    free: int = -1
-    inodes: int = -1
-    inode_limit: int = 0
-    problem: str = ""  # why the image cannot be used
-
-
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """The one that holds all boxes. Bytes."""
-
-    free: int
-    promised: int  # that images may still grow by
-    reserve: int
-    broken: list[str]  # boxes whose image is known to be of no use, 20 at most
 
 
 class Disks:
     def __init__(self, host: Host, children: Children) -> None:
         self._host = host
         self._children = children
-        self._problems: dict[int, str] = {}  # inode of a box's directory -> why its image could not be mounted
+        self._problems: dict[
+            int, str
+        ] = {}  # inode of a box's directory -> why its image could not be mounted, or not anew
 
     # --- made -----------------------------------------------------------------------------------------------------
 
@@ -118,13 +98,18 @@ class Disks:
 
     def renew(self, box: int) -> Steps[None]:
         """`attach`, for a box of which no process lives: a tree that an error made read-only is mounted anew, once nobody
-        has its file system any more. Raises SpawnerError; Busy: a files helper goes on having it."""
-        if disk_parts.has(box, IMAGE) and disk_parts.mounted(box) and not disk_parts.takes_writes(box):
+        has its file system any more. Raises SpawnerError; Busy: somebody goes on having it, and is named."""
+        if disk_parts.has(box, IMAGE) and disk_parts.mounted(box):
+            inode = os.fstat(box).st_ino
+            if disk_parts.takes_writes(box):
+                self._problems.pop(inode, None)
+                return
             try:
                 with disk_parts.image(box) as image:
                     yield from disk_growth.alone(box, image)
-            except Busy:
+            except Busy as error:
                 self.attach(box)
+                self._problems[inode] = f"{disk_use.STUCK}, and could not be mounted anew: {error.message}"
                 raise
         self.attach(box)
 
@@ -186,7 +171,9 @@ class Disks:
         """Raises SpawnerError."""
         with paths.box_directory(self._host.state, entry.box) as box:
             if disk_parts.has(box, IMAGE):
-                return _use_of_image(box) if disk_parts.mounted(box) else Use("image", problem=self._problem(box))
+                if not disk_parts.mounted(box):
+                    return Use("image", problem=self._problem(box))
+                return disk_use.of_image(box, self._problems.get(os.fstat(box).st_ino, ""))
             if not _project(box, entry):
                 return Use("accounting")
             with disk_parts.tree(box) as tree:
@@ -223,13 +210,6 @@ class Disks:
 
 def _reserve(size: int) -> int:
     return min(RESERVE, size // 20)
-
-
-def _use_of_image(box: int) -> Use:
-    seen = os.statvfs(disk_parts.tree_path(box))
-    used = (seen.f_blocks - seen.f_bfree) * seen.f_frsize
-    problem = STUCK if disk_parts.looks_read_only(box) else ""
-    return Use("image", used, seen.f_bavail * seen.f_frsize, seen.f_files - seen.f_ffree, seen.f_files, problem)
 
 
 def _project(box: int, entry: Entry) -> bool:

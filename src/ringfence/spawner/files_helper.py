@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from ringfence.spawner.files_listing import list_folder, stat_path, usage
 from ringfence.spawner.files_protocol import Answered, Broken, FilesError, Wire, error_of, unpack_bytes
+from ringfence.spawner.files_staging import clear
 from ringfence.spawner.files_transfer import get, put, remove
 
 IDLE_SECONDS = 10.0
@@ -32,6 +33,7 @@ def serve(sock: socket.socket, tree_fd: int) -> NoReturn:
         os.umask(0o022)  # modes below are given explicitly; new folders are 0755
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the file size limit is EFBIG, not death
+        clear(tree_fd)
         answer_all(Wire(sock), tree_fd)
         code = 0
     except Broken:

@@ -36,7 +36,7 @@ CODES: dict[int, str] = {
     errno.EACCES: "refused",
     errno.EPERM: "refused",
     errno.ENXIO: "refused",  # a socket
-    errno.EROFS: "refused",
+    errno.EROFS: "read_only",
     errno.EBUSY: "refused",
     errno.ENAMETOOLONG: "refused",
     errno.EINVAL: "refused",

@@ -1,7 +1,7 @@
 """What the files helper moves: a file out, a file in, an entry away.
 
-A file comes in under a name of its own in the target's folder and is renamed within that same folder fd, so it is there
-whole or not at all, and a folder that is swapped meanwhile keeps both ends. It must never open what is no regular file
+A file comes in under a name of its own in a folder of its own (files_staging.py) and is renamed into the target's folder by
+its fd, so it is there whole or not at all, and a folder that is swapped meanwhile keeps it. It must never open what is no regular file
 for reading or writing (a FIFO would hang, a device would act), and never write through a link.
 
 Standard library only.
@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 from ringfence.spawner.deletion import empty, remove_entry
 from ringfence.spawner.files_listing import describe_fd, open_path, split_top
 from ringfence.spawner.files_protocol import Answered, FilesError, Wire, error_of
+from ringfence.spawner.files_staging import Staged, staged
 from ringfence.spawner.openat import open_beneath
 from ringfence.spawner.protocol import FILES_CHUNK
 from ringfence.spawner.walk import open_directory
 
-TEMPORARY = b".ringfence-put-"
 TRIES = 64  # of a folder that others make and remove under our hands
 
 
@@ -79,21 +79,13 @@ def put(wire: Wire, tree_fd: int, path: bytes, mode: int) -> None:
     try:
         if _kind(parent, name) == stat.S_IFDIR:
             raise FilesError("is_directory", "a folder has that name")
-        temporary = TEMPORARY + os.urandom(8).hex().encode()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(temporary, flags, 0o600, dir_fd=parent)
-        try:
+        with staged(tree_fd, parent) as one:
+            if not os.access(b".", os.W_OK | os.X_OK, dir_fd=parent):  # told now, and not after the last byte
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             wire.answer({"ready": {}})
-            failure = _receive(wire, fd)
-            info = _settle(fd, parent, temporary, name, mode) if failure is None else {}
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=parent)
-            raise
-        finally:
-            os.close(fd)
-        if failure is not None:
-            os.unlink(temporary, dir_fd=parent)  # before it is told: then the room is there again
+            failure = _receive(wire, one.fd)
+            info = _settle(one, parent, name, mode) if failure is None else {}
+        if failure is not None:  # what had come is gone by now: the room is there again
             _refuse_rest(wire, failure)
         wire.answer({"ok": info})
     finally:
@@ -124,18 +116,18 @@ def _write(fd: int, data: memoryview) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _settle(fd: int, parent: int, temporary: bytes, name: bytes, mode: int) -> dict[str, Any]:
+def _settle(one: Staged, parent: int, name: bytes, mode: int) -> dict[str, Any]:
     """Makes the temporary file the file; on disk before it is answered."""
-    os.fchmod(fd, mode)
-    os.fsync(fd)
-    os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+    os.fchmod(one.fd, mode)
+    os.fsync(one.fd)
+    os.rename(one.name, name, src_dir_fd=one.folder, dst_dir_fd=parent)
     with contextlib.suppress(PermissionError):  # a folder that its owner may not read: the rename stands
         readable = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
         try:
             os.fsync(readable)
         finally:
             os.close(readable)
-    return describe_fd(fd, name)
+    return describe_fd(one.fd, name)
 
 
 def remove(tree_fd: int, path: bytes, recursive: bool, stop: Callable[[], bool]) -> None:

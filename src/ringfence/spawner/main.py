@@ -50,7 +50,7 @@ def main(path: str) -> None:
         settings = config.load(path)
         status = serve(settings)
     except StartRefused as refusal:
-        sys.stderr.write(f"ringfence: {refusal.message}\n{refusal.remedy}\n")
+        sys.stderr.write(f"ringfence: {refusal.message}\n  {refusal.remedy}\n")
         status = REFUSED
     sys.stdout.flush()
     sys.exit(status)
@@ -94,11 +94,15 @@ def open_host(settings: Config) -> tuple[Host, int]:
     except SpawnerError as error:
         raise StartRefused(error.message, error.remedy or "ringfence doctor") from error
     cgroups = cgroup_host.find(settings)
-    rules = network.rules_work(returns=settings.mode == "root")
-    disk = disk_kind.choose(settings, state)
-    lacks = cgroups.lacks(swap=cgroup_host.host_swaps())
-    weak = weaknesses.find(settings.mode, cgroups.kind, rules=rules, disk=disk, lacks=lacks)
-    weaknesses.refuse_unaccepted(weak, settings.accept, cgroups.why)
+    try:
+        rules = network.rules_work(returns=settings.mode == "root")
+        disk = disk_kind.choose(settings, state)
+        lacks = cgroups.lacks(swap=cgroup_host.host_swaps())
+        weak = weaknesses.find(settings.mode, cgroups.kind, rules=rules, disk=disk, lacks=lacks)
+        weaknesses.refuse_unaccepted(weak, settings.accept, cgroups.why, settings.disk)
+    except StartRefused:
+        cgroups.leave()
+        raise
     return Host(settings, state, cgroups, root, runtime, rules, version, weak, disk), lock
 
 

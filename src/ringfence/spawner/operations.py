@@ -14,7 +14,8 @@ from typing import Any, Literal
 from ringfence.spawner import files_helper, paths, protocol, sources, sweep
 from ringfence.spawner.cgroups import Usage
 from ringfence.spawner.children import Children
-from ringfence.spawner.disks import Disks, Use
+from ringfence.spawner.disk_use import Use
+from ringfence.spawner.disks import Disks
 from ringfence.spawner.errors import Busy, NotFound, Refused, SpawnerError
 from ringfence.spawner.limits import share
 from ringfence.spawner.registry import Entry, Registry

@@ -16,6 +16,8 @@ from ringfence.spawner.protocol import DiskBy
 SCOPE_ABI = 6  # Landlock with signal and abstract socket scopes, Linux 6.12
 
 _WRITABLE = "mount -o remount,rw /sys/fs/cgroup (docker: --privileged), and is [limits_all] what this host can give?"
+_COUNTED = "they are counted from time to time, deleted files that are still open are not, and a box above its limit is stopped"
+_ACCEPT_COUNTED = "--accept no-disk-quota, or accept in the settings"
 # Those without which walls between boxes are missing: id -> (what, remedy).
 _MUST_ACCEPT = {
     "no-cgroup": (
@@ -31,9 +33,8 @@ _MUST_ACCEPT = {
         "swapoff -a, or boot with swapaccount=1   (or, with swap unbounded: --accept no-swap-limit)",
     ),
     "no-disk-quota": (
-        "nothing on this host bounds the bytes and inodes of a box's tree: they are counted from time to time, and a box "
-        "above its limit is stopped",
-        "apt-get install -y e2fsprogs && modprobe loop, and run it as root   (or, counted only: --accept no-disk-quota)",
+        f"nothing on this host bounds the bytes and inodes of a box's tree: {_COUNTED}",
+        f"apt-get install -y e2fsprogs && modprobe loop, and run it as root   (or, counted only: {_ACCEPT_COUNTED})",
     ),
     "shared-uid": (
         "all boxes would run under one host id: one user's box is kept from another's by namespaces alone",
@@ -64,9 +65,9 @@ def find(
     return tuple(sorted([*(name for name, weak in present.items() if weak), *lacks]))
 
 
-def refuse_unaccepted(weak: tuple[str, ...], accept: frozenset[str], no_cgroup: str = "") -> None:
+def refuse_unaccepted(weak: tuple[str, ...], accept: frozenset[str], no_cgroup: str = "", disk: str = "auto") -> None:
     """Raises StartRefused for the first that must be accepted by name and is not. `no_cgroup`: why one that is there
-    cannot be used."""
+    cannot be used. `disk`: as the settings have it."""
     for name in weak:
         if name in _MUST_ACCEPT and name not in accept:
             what, remedy = _MUST_ACCEPT[name]
@@ -75,6 +76,11 @@ def refuse_unaccepted(weak: tuple[str, ...], accept: frozenset[str], no_cgroup: 
                     f"the server's cgroup cannot be set up: {no_cgroup}; without it boxes have no limits of their own"
                 )
                 remedy = f"{_WRITABLE}   (or, without limits: --accept no-cgroup)"
+            if (
+                name == "no-disk-quota" and disk == "accounting"
+            ):  # asked for, so it is not the host that lacks something
+                what = f"disk is set to accounting: bytes and inodes of a box's tree have no bound, {_COUNTED}"
+                remedy = f'set disk = "auto"   (or, counted only: {_ACCEPT_COUNTED})'
             if name == "shared-uid":
                 remedy = f"{remedy}; {userns.ranges_remedy()}"
             raise StartRefused(f"{what} ({name})", remedy)

@@ -126,7 +126,7 @@ def test_an_idle_helper_ends(tmp_path: Path) -> None:
         assert "ok" in helper.ask(**STAT)
         before = time.monotonic()
         assert helper.sock.recv(1) == b""
-        assert 0.1 < time.monotonic() - before < 2
+        assert time.monotonic() - before > 0.1
         assert helper.end() == "ended"
 
 
@@ -153,10 +153,11 @@ PUT = {"op": "put", "path_b64": packed(b"home/d/f"), "mode": 0o640}
 def test_a_put_without_its_end_leaves_nothing(tmp_path: Path, sent: bytes, outcome: str) -> None:
     with peer(tmp_path) as helper:
         assert helper.ask(**PUT) == {"ready": {}}
-        assert len(os.listdir(helper.home / "d")) == 1  # the temporary one
+        staged = helper.home.parent / ".put"
+        assert len(os.listdir(staged)) == 1 and os.listdir(helper.home / "d") == []
         helper.sock.sendall(sent)
         assert helper.end() == outcome
-        assert os.listdir(helper.home / "d") == []
+        assert os.listdir(staged) == [] == os.listdir(helper.home / "d")
 
 
 def test_a_put_that_is_aborted(tmp_path: Path) -> None:

@@ -168,15 +168,21 @@ def signals(place: Place) -> Outcomes:
 
 
 def wire(place: Place) -> Outcomes:
-    """H04: the host's wire, by every name that the box knows. Arguments: of a control, a path that listens."""
+    """H04: the host's wire, by every name that the box knows. Arguments: a path that listens, and then that one alone: what else
+    listens on a host, for everybody, is no wire."""
+    found = place.arguments or _known_names()
+    return {"connect": worst_name(found, connect), "links": worst_name(_fd_links(), connect)}
+
+
+def _known_names() -> list[str]:
     names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:] if len(line.split()) > 7]
-    found = [name for name in names if name.startswith(("/", "@"))] + place.arguments
+    found = [name for name in names if name.startswith(("/", "@"))]
     for folder in ("/run", "/tmp", "/opt/ringfence", "/home/user", "/workspace"):
         for base, folders, files in os.walk(folder):
             found += [f"{base}/{name}" for name in files if is_socket(f"{base}/{name}")]
             if base.count("/") > DEEPEST:  # somebody's tree of thousands of levels: os.walk calls itself for each
                 folders.clear()
-    return {"connect": worst_name(found, connect), "links": worst_name(_fd_links(), connect)}
+    return found
 
 
 def is_socket(path: str) -> bool:
