@@ -18,3 +18,9 @@ def anonymous_bytes(pid: int) -> int:
     PermissionError: the kernel process cannot be looked into by its own account, only by root."""
     found = re.search(r"^Anonymous:\s+(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
     return int(found[1]) * 1024 if found else 0
+
+
+def peak_bytes(pid: int | str) -> int:
+    """The most that a process has had in memory, files that it maps included. `pid`: also "self"."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.M)
+    return int(found[1]) * 1024 if found else 0

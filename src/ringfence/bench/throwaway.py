@@ -31,10 +31,29 @@ ACCEPTABLE = (
     "no-swap-limit",
 )  # what an ordinary account may lack
 END_SECONDS = 30
+SAYS = "ringfence: "  # before what an error says, on stderr
 
 
 class CommandFailed(Exception):
     """A command of ours that did not exit 0."""
+
+
+class ServerEnded(CommandFailed):
+    """A server that did not come up. `message` and `remedy`: as it gave them; empty: it gave none."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(f"the server ended with {code}: {said[-2000:]}")
+        self.message, self.remedy = refusal(said)
+
+
+def refusal(said: str) -> tuple[str, str]:
+    """(what, remedy) of the last error among lines of stderr: the line that says what, and the indented one below."""
+    lines = said.splitlines()
+    for at in range(len(lines) - 1, -1, -1):
+        if lines[at].startswith(SAYS):
+            below = lines[at + 1] if at + 1 < len(lines) and lines[at + 1].startswith("  ") else ""
+            return lines[at].removeprefix(SAYS), below.strip()
+    return "", ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +117,15 @@ class Installation:
         return self.server
 
     def await_line(self, part: str) -> str:
-        """The first further line of the server that has `part` in it. CommandFailed: it ended before."""
+        """The first further line of the server that has `part` in it. ServerEnded: before."""
         assert self.server is not None and self.server.stdout is not None
         for line in self.server.stdout:
             self.lines.append(line.strip())
             if part in line:
                 return line.strip()
-        raise CommandFailed(f"the server ended with {self.server.wait()}: {self.log.read_text()[-2000:]}")
+        code = self.server.wait()
+        self._hang_up()
+        raise ServerEnded(code, self.log.read_text())
 
     def kernel_pid(self) -> int:
         assert self.server is not None

@@ -50,7 +50,7 @@ def run(say: Callable[[str], None], plan: Plan = WHOLE) -> tuple[list[Row], list
         return await crowd.measure(operator, address, plan.crowd)
 
     rows = _part(one_by_one)
-    return [*rows, *_part(at_once, f"max_runs = {plan.crowd.turns}\n")], notes
+    return [*rows, *_part(at_once, f"max_runs = {plan.crowd.turns}\nmax_user_runs = 0\n")], notes
 
 
 def _part(part: Part, settings: str = "") -> list[Row]:

@@ -27,7 +27,8 @@ from ringfence.spawner import limits, profile, seccomp
 from ringfence.spawner import main as spawner
 from ringfence.spawner.cgroups import Cgroups
 from ringfence.spawner.children import Children
-from ringfence.spawner.disks import Disks, Use
+from ringfence.spawner.disk_use import Use
+from ringfence.spawner.disks import Disks
 from ringfence.spawner.limits import Knob, Whole
 from ringfence.spawner.sources import Host
 
