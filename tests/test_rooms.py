@@ -41,7 +41,7 @@ def room(ours: str = "", outside: str = "", lazy: str = "", max_lines: int = MAX
     )
 
 
-PARTS = "kernel engine broker drivers harness store vault models egress channels web"
+PARTS = "kernel engine broker capabilities drivers harness store vault models egress channels web"
 ROOMS: dict[str, Room] = {
     f"{ME}.wire": room(),
     f"{ME}.guest": room("wire"),
@@ -49,6 +49,7 @@ ROOMS: dict[str, Room] = {
     f"{HOST}.kernel": room(),
     f"{HOST}.engine": room("host.kernel"),
     f"{HOST}.broker": room("host.kernel wire", "pydantic pydantic_core"),
+    f"{HOST}.capabilities": room("host.kernel", "httpx2"),
     f"{HOST}.drivers": room("host.kernel spawner.protocol"),
     f"{HOST}.harness": room("host.kernel", "acp"),
     f"{HOST}.store": room("host.kernel", "sqlalchemy alembic asyncpg"),
@@ -61,7 +62,7 @@ ROOMS: dict[str, Room] = {
     f"{HOST}.app": room(" ".join(f"host.{part}" for part in PARTS.split())),
     f"{ME}.client": room("", "httpx2 websockets"),
     f"{ME}.cli": room("client", "typer click rich", lazy="host.install host.app bench prove"),
-    f"{ME}.bench": room("client host.app host.kernel host.engine host.drivers spawner"),
+    f"{ME}.bench": room("client host.app host.kernel host.engine host.drivers host.store spawner"),
     f"{ME}.prove": room("client bench.throwaway host.install.accounts spawner"),
 }
 HOLD_ROOMS = {ME, HOST}  # packages that hold rooms, and no code
@@ -222,6 +223,8 @@ def test_the_tree_is_found() -> None:
         ("ringfence.spawner.main", "import pydantic"),
         ("ringfence.host.drivers.x", "from ringfence.spawner import main"),
         ("ringfence.host.web.x", "from ringfence.spawner.protocol import VERSION"),
+        ("ringfence.host.capabilities.x", "from ringfence.host.engine import parts"),
+        ("ringfence.host.engine.x", "import httpx2"),
         ("ringfence.host.store.x", "def f():\n    import ringfence.host.broker.link"),
         ("ringfence.host.kernel.x", "import ringfence.wire.messages"),
         ("ringfence.guest.x", "from ringfence.host import kernel"),
