@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 
 import pytest
 
+from ringfence.client.errors import ApiError
+from ringfence.client.sync import SyncClient
 from tests.support.installation import Installation, installation
 
 _names = itertools.count(1)
@@ -33,8 +36,10 @@ def bob(server: Installation) -> str:
 
 @pytest.fixture
 def person(server: Installation) -> Iterator[str]:
-    """Somebody new, with a box of their own, stopped at the end."""
+    """Somebody new, with a box of their own, stopped at the end; by the client, which needs no interpreter for a call."""
     name = f"person{next(_names)}"
-    server.ok("user", "add", name)
+    with SyncClient(socket=server.socket) as client:
+        client.add_user(name)
     yield name
-    server.run("box", "stop", name)
+    with SyncClient(socket=server.socket) as client, contextlib.suppress(ApiError):  # a test may have removed them
+        client.stop_box(name)
