@@ -15,6 +15,7 @@ from ringfence.host.kernel.errors import Conflict, Unavailable
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store import migrate, verbs
+from ringfence.host.store.kernels import kernels_of
 from ringfence.host.store.migrate import Migration
 from tests.support.clocks import HandClock
 from tests.support.databases import outside
@@ -70,7 +71,7 @@ async def test_an_older_release_on_an_expanded_database(tmp_path: Path) -> None:
     async with opened(tmp_path, first=1 << 40) as store:
         await store.turns.accept(team.thread.id, team.alice.id, "by the older one", "queue", None)
         assert (await store.health())["schema"] == "0999"
-    assert outside(tmp_path, f"SELECT version_num FROM {migrate.EXPANDED_TABLE}") in ([("0999",)], [["0999"]])
+    assert outside(tmp_path, f"SELECT version_num FROM {migrate.EXPANDED_TABLE}") == [("0999",)]
 
 
 async def test_an_event_of_a_later_release_has_its_place_and_no_body(tmp_path: Path) -> None:
@@ -265,5 +266,5 @@ async def test_hello_and_bye(tmp_path: Path) -> None:
         await store.kernels.bye("a")
         await store.kernels.bye("a")
         await store.kernels.bye("nobody")
-        [kept] = await store.kernels.all()
+        [kept] = await store._database.read(kernels_of)
         assert kept.ended_at == kept.seen_at

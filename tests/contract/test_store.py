@@ -164,7 +164,7 @@ async def test_tokens(team: Team) -> None:
         await tokens.remove(TokenId("tok_none"))
 
 
-async def test_the_use_of_a_token_is_noted_once_a_minute(team: Team, tmp_path: Path) -> None:
+async def test_the_use_of_a_token_is_noted_once_a_minute(team: Team) -> None:
     tokens = team.store.tokens
     token = await tokens.add(team.alice.id, "h1", frozenset(), "", None)
     await tokens.add(team.alice.id, "h2", frozenset(), "", None)

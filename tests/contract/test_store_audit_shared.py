@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 
@@ -108,3 +109,49 @@ async def test_a_chain_that_nobody_knows_the_maker_of(shared: Path) -> None:
     found = await report(shared)
     told = [(one.installation, one.chains) for one in found.unchecked.values()]
     assert (told, set(found.first)) == (([("", 2)], set()) if is_postgres(shared) else ([], {"krn_b", "krn_c"}))
+
+
+async def test_rows_of_another_are_in_the_way_of_no_retention(tmp_path: Path) -> None:
+    """They are older, and more than one batch takes: ours go all the same, and theirs are theirs to take."""
+    await kernel(tmp_path, "krn_b", "ins_b", THEIRS)
+    theirs = "SELECT seq FROM audit_rows WHERE chain = 'krn_b' ORDER BY seq"
+    kept = outside(tmp_path, theirs)
+    clock = HandClock()
+    clock.hold(hold_clock(tmp_path))
+    clock.jump(timedelta(seconds=1))
+    store = await open_store(
+        address(tmp_path), clock, CountingIds(1 << 41), signer=Signer("krn_a", OURS), installation="ins_a"
+    )
+    try:
+        await store.audit.open()
+        await store.audit.record(None, "box.start", "box:1", {})
+        clock.jump(timedelta(days=10))
+        assert len(kept) == 3
+        assert [await store.audit.cut(clock.now() - timedelta(days=9), 2) for _ in range(2)] == [2, 0]
+        assert outside(tmp_path, theirs) == kept
+    finally:
+        await store.close()
+    assert (await report(tmp_path, BOTH)).ok
+
+
+async def test_chains_of_no_key_are_in_the_way_of_no_retention(tmp_path: Path) -> None:
+    """Ours by their name, with a head that our key did not make: older, each of more rows than one batch takes."""
+    for worker in ("krn_a", "krn_b"):
+        await kernel(tmp_path, worker, "ins_a", OURS)
+    outside(tmp_path, "UPDATE audit_chains SET closed_by = 'krn_b', mac = 'forged'")
+    forged = "SELECT chain, seq FROM audit_rows WHERE chain <> 'krn_c' ORDER BY chain, seq"
+    kept = outside(tmp_path, forged)
+    clock = HandClock()
+    clock.hold(hold_clock(tmp_path))
+    clock.jump(timedelta(seconds=1))
+    store = await open_store(
+        address(tmp_path), clock, CountingIds(1 << 41), signer=Signer("krn_c", OURS), installation="ins_a"
+    )
+    try:
+        await store.audit.open()
+        await store.audit.record(None, "box.start", "box:1", {})
+        clock.jump(timedelta(days=10))
+        assert (len(kept), await store.audit.cut(clock.now() - timedelta(days=9), 2)) == (6, 2)
+        assert outside(tmp_path, forged) == kept
+    finally:
+        await store.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gzip
 import json
+import os
+import sqlite3
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
@@ -13,6 +15,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from ringfence.host.kernel.boxes import BoxKind, Limits
 from ringfence.host.kernel.capabilities import key_of
@@ -27,7 +30,8 @@ from ringfence.host.store.audit_verify import RESTORED as RESTORE_RECORD
 from ringfence.host.store.declaring import Declarer
 from ringfence.host.store.restore import PUT_BACK
 from tests.support.clocks import HandClock
-from tests.support.databases import outside
+from tests.support.databases import is_postgres, outside
+from tests.support.store import newest
 from tests.support.store_calls import PEN, answered, asked, began, due, intended
 from tests.support.store_work import INSTALLATION, Db, a_signed_team, signed, work_of_all_kinds
 
@@ -49,7 +53,7 @@ async def test_there_and_back(tmp_path: Path) -> None:
     assert (facts["generation"], facts["runs_to_redrive"], facts["findings"]) == (2, 1, [])
     assert await db.findings() == set()
     async with signed(tmp_path, clock, 1 << 40) as store:
-        assert await store.kernels.generation() == 2
+        assert (await store.health())["generation"] == 2
         assert await store.events.after(team.thread.id, 0, 1000) == events
         assert await store.steps.all(RunId(runs["done"])) == steps
         run = await store.runs.get(before.id)
@@ -63,7 +67,7 @@ async def test_there_and_back(tmp_path: Path) -> None:
                 await store.steps.end(before.id, epoch, 2, {"ok": True}, False)
         checkpoint = await store.steps.checkpoint(before.id)
         assert checkpoint is not None and checkpoint.step == 1
-        [said] = [row for row in await store.audit.last(50) if row["action"] == RESTORE_RECORD]
+        [said] = [row for row in await newest(store.audit, 50) if row["action"] == RESTORE_RECORD]
         assert said["details"]["by"] == "the operator"
         assert said["details"]["generation"] == 2
 
@@ -391,8 +395,8 @@ async def test_a_restore_is_declared_by_the_store_that_it_makes(
         with pytest.raises(Killed):
             await db.restore(backup)
     async with signed(tmp_path, clock, 1 << 40) as store:
-        assert await store.kernels.generation() == 2
-        [said] = [row for row in await store.audit.last(50) if row["action"] == RESTORE_RECORD]
+        assert (await store.health())["generation"] == 2
+        [said] = [row for row in await newest(store.audit, 50) if row["action"] == RESTORE_RECORD]
         told = {name: said["details"][name] for name in ("by", "generation", "findings")}
         assert told == {"by": "the operator", "generation": 2, "findings": 0}
         assert (await store.audit.verify()).ok
@@ -407,7 +411,9 @@ async def test_what_cannot_be_declared_is_not_put_back(tmp_path: Path, monkeypat
         await team.say("after the backup")
 
     def full(self: Declarer, *_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        said = sqlite3.OperationalError("database or disk is full")
+        vars(said).update({"sqlstate": "53100"} if is_postgres(tmp_path) else {"sqlite_errorcode": sqlite3.SQLITE_FULL})
+        raise OperationalError("INSERT", {}, said)
 
     with monkeypatch.context() as patch:
         patch.setattr(Declarer, "declare", full)
@@ -416,3 +422,25 @@ async def test_what_cannot_be_declared_is_not_put_back(tmp_path: Path, monkeypat
     assert outside(tmp_path, "SELECT COUNT(*) FROM messages") == [(1,)]
     assert await db.findings() == set()
     assert (await db.restore(backup))["generation"] == 2, "control"
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_file_that_takes_no_more_is_no_fault_of_the_database(tmp_path: Path, late: bool) -> None:
+    """A full volume, and a pipe that nobody reads; at the first byte, or with the last."""
+    db = Db(tmp_path, HandClock())
+    buffering = 1 << 20 if late else 0
+    async with a_signed_team(tmp_path, db.clock):
+        pass
+    reader, writer = os.pipe()
+    os.close(reader)
+    told: list[tuple[type[Exception], str]] = []
+    for place in (writer, "/dev/full"):
+        with suppress(OSError), open(place, "wb", buffering) as file:  # closing one that is full fails once more
+            with pytest.raises(Unavailable) as error:
+                await verbs.run(db.job(), "backup", {}, file)
+            told.append((error.type, f"{error.value.message}; {error.value.remedy}"))
+    [(broken, pipe), (full, volume)] = told
+    assert (broken, full) == (Unavailable, DiskFull)
+    assert "the backup cannot be written" in pipe
+    assert "no room for the backup" in volume
+    assert all("take another place for it" in words for words in (pipe, volume))

@@ -13,7 +13,7 @@ from typing_extensions import Buffer
 
 from ringfence.host.kernel.errors import Conflict, Unavailable
 from ringfence.host.store import check as look
-from ringfence.host.store import postgres, restoring
+from ringfence.host.store import migrate, postgres, restoring
 from ringfence.host.store.check_rows import RULES, Rule
 from ringfence.host.store.dialects import dialect_of
 from ringfence.host.store.failures import translate
@@ -180,6 +180,19 @@ async def test_an_empty_database_is_not_called_whole(tmp_path: Path) -> None:
     facts = await Db(tmp_path, HandClock()).run("check")
     assert (facts["ok"], facts["schema"]) == (False, None)
     assert [(one["rule"], one["id"]) for one in facts["findings"]] == [("schema", "database")]
+
+
+@pytest.mark.parametrize(("schema", "rules"), [("0004", False), ("0999", True)])
+async def test_rules_are_for_this_schema_and_for_later_ones(tmp_path: Path, schema: str, rules: bool) -> None:
+    """An earlier one lacks what they ask of, and that it is one is all that is said; a later one that fits has all of it."""
+    clock = HandClock()
+    async with a_signed_team(tmp_path, clock) as team:
+        await work_of_all_kinds(team)
+    outside(tmp_path, f"UPDATE {migrate.EXPANDED_TABLE} SET version_num = '{schema}'")
+    for table in () if rules else ("gate_answers", "effects", "gates"):
+        outside(tmp_path, f"DROP TABLE {table}")
+    outside(tmp_path, "DELETE FROM events WHERE cursor = 2")
+    assert await Db(tmp_path, clock).findings() == {("schema", schema), *([("events_gapless", team.thread.id)] * rules)}
 
 
 # --- a look that takes its time, or fails (PostgreSQL) --------------------------------------------------------------------

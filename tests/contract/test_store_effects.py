@@ -15,7 +15,7 @@ from ringfence.host.kernel.errors import Conflict, RingfenceError
 from ringfence.host.kernel.gates import GateAnswer, GateState
 from ringfence.host.kernel.runs import Run, RunState
 from tests.support.databases import outside
-from tests.support.store import Team, a_team
+from tests.support.store import Team, a_team, newest
 from tests.support.store_calls import PEN, answered, approved, asked, intended, out
 
 DONE, NOT_DONE, UNKNOWN = EffectState.DONE, EffectState.NOT_DONE, EffectState.UNKNOWN
@@ -37,7 +37,7 @@ async def sent(team: Team) -> Run:
 
 async def audited(team: Team) -> list[tuple[int, list[dict[str, Any]]]]:
     """Of each intent, oldest first: which try it is of, and what is said of it."""
-    rows = [row for row in await team.store.audit.last(100) if row["lane"] == "intent" and row["ref"] is None]
+    rows = [row for row in await newest(team.store.audit, 100) if row["lane"] == "intent" and row["ref"] is None]
     return [
         (row["details"]["try"], [said["details"] for said in await team.store.audit.outcomes(row["id"])])
         for row in rows
@@ -79,7 +79,7 @@ async def test_each_try_has_an_intent_and_what_became_known_of_it(team: Team) ->
         (1, [{"outcome": "unknown"}, {"outcome": "not_done"}]),
         (2, [{"outcome": "done"}]),
     ]
-    assert "canary" not in repr(await team.store.audit.last(100))
+    assert "canary" not in repr(await newest(team.store.audit, 100))
 
 
 async def test_a_try_that_is_repeated_without_evidence_was_unknown(team: Team) -> None:

@@ -8,9 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from ringfence.host.kernel.ids import ThreadId, UserId
 from ringfence.host.kernel.runs import MAX_ATTEMPTS, Run, RunState
+from ringfence.host.store.transact import Attempt
+from ringfence.host.store.transaction import Tx
 from tests.support.store import Team, a_team
 
 
@@ -99,3 +102,24 @@ async def test_poison_waits_longer_each_time_and_is_given_up_while_others_go_on(
     assert (again.state, [one.id for one in await team.claim()]) == (RunState.QUEUED, [dead.id]), (
         "by hand it is tried again"
     )
+
+
+class Raced(Exception):
+    """As PostgreSQL's driver says that a unique value is there already."""
+
+    sqlstate = "23505"
+
+
+async def test_a_claim_that_lost_a_race_counts_once(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, lost = Attempt._alone, list[int]()
+
+    def loses(self: Attempt, tx: Tx) -> None:
+        alone(self, tx)
+        if not lost:
+            lost.append(1)
+            raise IntegrityError("", {}, Raced())
+
+    await team.say("one")
+    monkeypatch.setattr(Attempt, "_alone", loses)
+    assert len(await team.claim()) == 1
+    assert (lost, team.store.runs._count) == ([1], 1)

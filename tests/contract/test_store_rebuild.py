@@ -13,6 +13,7 @@ from ringfence.host.kernel.threads import TurnState
 from ringfence.host.store import verbs
 from tests.support.clocks import HandClock
 from tests.support.databases import outside
+from tests.support.store import newest
 from tests.support.store_calls import calls_of_all_kinds
 from tests.support.store_work import Db, a_signed_team, signed, work_of_all_kinds
 
@@ -84,7 +85,7 @@ async def test_what_was_changed_is_told_and_written_again(tmp_path: Path, statem
     async with signed(tmp_path, clock, 1 << 40) as store:
         assert await store.events.after(team.thread.id, 0, 1000) == told
         assert await store.threads.messages(team.thread.id, None, 99) == messages
-        assert [row["action"] for row in await store.audit.last(99)].count("store.rebuilt") == 1
+        assert [row["action"] for row in await newest(store.audit, 99)].count("store.rebuilt") == 1
 
 
 @pytest.mark.sqlite

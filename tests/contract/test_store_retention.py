@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from ringfence.host.kernel.audit import CUT, Lane
 from ringfence.host.kernel.effects import EffectState
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.retention import Keep
 from ringfence.host.kernel.runs import RunState
-from ringfence.host.store import retention
+from ringfence.host.store import retention, schema
 from ringfence.host.store.retention import EVENTS, THREADS
 from tests.support.clocks import HandClock
 from tests.support.databases import outside
@@ -101,11 +103,39 @@ async def test_journals_of_runs_that_can_never_go_on(tmp_path: Path) -> None:
         clock.jump(10 * DAY)
         assert (await swept(team, Keep(runs_days=9)))["runs"] == 1
         assert await team.store.steps.all(RunId(runs["done"])) == []
-        assert await team.store.steps.count(working.id) == 2
+        assert len(await team.store.steps.all(working.id)) == 2
         assert await team.store.steps.checkpoint(working.id) is not None
         again = await team.store.runs.reopen(working.id)
         assert again.state is RunState.QUEUED
     assert await Db(tmp_path, clock).findings() == set()
+
+
+async def test_however_many_may_be_tried_again_they_hold_nobody_back(tmp_path: Path) -> None:
+    clock = HandClock()
+    async with a_signed_team(tmp_path, clock) as team:
+        runs = await work_of_all_kinds(team)
+        working = await team.get(RunId(runs["working"]))
+        await team.store.steps.end(working.id, working.epoch, 2, {"ok": True}, False)
+        await team.store.runs.end(working.id, working.epoch, RunState.FAILED, "loop_failed", None)
+        outside(tmp_path, "UPDATE runs SET ended_at = '2000-01-01 00:00:00.000000' WHERE id = ?", working.id)
+        copied(tmp_path, schema.runs, "id", working.id, 1001)
+        copied(tmp_path, schema.steps, "run", working.id, 1001)
+        clock.jump(10 * DAY)
+        assert (await swept(team, Keep(runs_days=9)))["runs"] == 1
+        assert await team.store.steps.all(RunId(runs["done"])) == []
+        assert outside(tmp_path, "SELECT count(*) FROM steps WHERE n = 1") == [(1002,)]
+
+
+def copied(folder: Path, table: sa.Table, column: str, name: str, count: int) -> None:
+    """Rows of `table` as many times more, each under a name of its own."""
+    others = ", ".join(f'"{one.name}"' for one in table.columns if one.name != column)
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+    outside(
+        folder,
+        f"{numbers} INSERT INTO {table.name} ({column}, {others}) "
+        f"SELECT 'copy' || n.i, {others} FROM {table.name}, n WHERE {column} = ?",
+        name,
+    )
 
 
 async def test_the_ledger_of_a_journal_that_is_gone(tmp_path: Path) -> None:
@@ -175,7 +205,7 @@ async def test_young_ones_stay(tmp_path: Path) -> None:
         clock.jump(5 * DAY)
         assert await swept(team, Keep(events_days=9, runs_days=9, audit_days=9)) == {}
         assert await team.events() == before
-        assert await team.store.steps.count(RunId(runs["done"])) == 2
+        assert len(await team.store.steps.all(RunId(runs["done"]))) == 2
 
 
 async def test_the_audit_says_what_was_taken(tmp_path: Path) -> None:
@@ -186,5 +216,8 @@ async def test_the_audit_says_what_was_taken(tmp_path: Path) -> None:
         clock.jump(10 * DAY)
         await team.store.audit.record(None, "acted", "thing", {"n": "new"})
         gone = await swept(team, Keep(audit_days=9))
-        assert "audit" not in gone or gone["audit"] >= 1
+        assert set(gone) == {"audit"}
+        assert gone["audit"] >= 20
+        cuts = [row for row in await team.store.audit.page({Lane.CHAIN}, None, None, 99) if row["action"] == CUT]
+        assert [row["details"]["rows"] for row in cuts] == [gone["audit"]]
     assert await Db(tmp_path, clock).findings() == set(), "the chain still holds"

@@ -210,3 +210,20 @@ async def test_who_waited_behind_a_lock_is_refused_with_those_before_him(
     finally:
         other.close()
         await store.close()
+
+
+async def test_an_error_of_a_whole_batch_is_each_callers_own(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raised in two places, one error would grow two tracebacks; and none is its own cause."""
+
+    def gone(self: Attempt, connection: Connection) -> None:
+        raise Unavailable("the server is gone", remedy="wait", detail=1)
+
+    monkeypatch.setattr(Attempt, "run", gone)
+    add = team.store.tenants.add
+    for names in (["alone"], ["one", "two"]):
+        told = await asyncio.gather(*(add(name) for name in names), return_exceptions=True)
+        assert len({id(error) for error in told}) == len(names)
+        for error in told:
+            assert isinstance(error, Unavailable)
+            assert (error.message, error.remedy, error.details) == ("the server is gone", "wait", {"detail": 1})
+            assert error.__cause__ is not error

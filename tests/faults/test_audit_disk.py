@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from ringfence.host import app
 from ringfence.host.kernel.audit import Lane
 from ringfence.host.kernel.errors import DiskFull, Unavailable
 from ringfence.host.store import audit as store_audit
 from ringfence.host.store.store import SqlStore
 from tests.support.audit_rig import Audited
 from tests.support.clocks import HandClock
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A volume of 2 MiB."""
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", volume], check=True)
-    try:
-        yield volume
-    finally:
-        subprocess.run(["umount", volume], check=True)
+from tests.support.store import newest
 
 
 class Secrets:
@@ -74,15 +62,16 @@ async def test_no_room_no_release(small: Path) -> None:
 
 async def test_a_slow_disk_releases_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process holds the database: the same as a disk that does not answer."""
-    monkeypatch.setattr(store_audit, "RELEASE_SECONDS", 0.3)
     made = Audited(tmp_path, HandClock())
     async with made.kernel("krn_a") as store:
         secrets = Secrets(store)
         await secrets.give()
         with closing(sqlite3.connect(made.database)) as holder:
             holder.execute("BEGIN IMMEDIATE")
-            with pytest.raises(Unavailable, match="nothing is released"):
-                await secrets.give()
+            with monkeypatch.context() as patch:  # not of those before and after it: they have all the time there is
+                patch.setattr(store_audit, "RELEASE_SECONDS", 0.3)
+                with pytest.raises(Unavailable, match="nothing is released"):
+                    await secrets.give()
             assert secrets.given == 1
             holder.rollback()
         await asyncio.sleep(0.1)
@@ -91,12 +80,16 @@ async def test_a_slow_disk_releases_nothing(tmp_path: Path, monkeypatch: pytest.
         assert (await store.audit.verify()).ok
 
 
-async def test_a_server_starts_when_its_chain_cannot_be_begun(tmp_path: Path) -> None:
+async def test_a_server_starts_when_its_chain_cannot_be_begun(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its first row is written with the first act that needs one."""
     made = Audited(tmp_path, HandClock())
     async with made.kernel("krn_a", begun=False) as store:
-        assert await store.audit.last(9) == []
+        made.sql("CREATE TRIGGER no_room BEFORE INSERT ON audit_chains BEGIN SELECT RAISE(ABORT, 'no room'); END")
+        await app._open_audit(store)
+        assert "is not begun" in caplog.text
+        made.sql("DROP TRIGGER no_room")
+        assert await newest(store.audit, 9) == []
         await store.audit.record(None, "x", "", {})
-        [row] = await store.audit.last(9)
+        [row] = await newest(store.audit, 9)
         assert row["id"] == "krn_a:2"
     assert await made.found() == {}

@@ -4,14 +4,13 @@ another boot. For the server as a whole: what it says of itself, what it does no
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -23,26 +22,23 @@ from ringfence.host.kernel.runs import LEASE_SECONDS, RunState
 from ringfence.host.kernel.threads import TurnState
 from ringfence.host.store import wal_watch
 from ringfence.host.store.store import BUSY_SECONDS, open_store
+from tests.support import volumes
 from tests.support.clocks import CountingIds
+from tests.support.databases import outside
 from tests.support.engine_rig import OPERATOR, RealClock, Rig, rig
 from tests.support.store import Team, a_team, address
+from tests.support.volumes import fill
 
 ROOT = Path(__file__).parents[2]
 NAME = "ringfence.db"
 PATIENCE = 30.0
-_numbers = itertools.count()
 
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Path]:
-    """128 MiB: four times the reserve, without which there is none, and as much for work."""
-    place = tmp_path / "volume"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m,mode=700", "tmpfs", place], check=True)
-    try:
+    """As that of all tests here; but commands of a box may end later than its rig."""
+    with volumes.volume(tmp_path / "volume", 128, lazy=True) as place:
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 async def said_of_itself(r: Rig) -> tuple[bool, str]:
@@ -67,9 +63,7 @@ async def test_a_server_on_a_volume_that_is_full_and_gets_room_again(volume: Pat
         holds = await r.say("alice", "$ while ! test -e go; do sleep 0.05; done")
         await r.running_command("alice", f"s/{holds.run.id}/1")  # it has the only place: whatever bob says is queued
         first = await r.say("bob", "$ echo first", thread="first")
-        free = os.statvfs(volume)
-        with (volume / "ballast").open("wb") as ballast:
-            os.posix_fallocate(ballast.fileno(), 0, free.f_bavail * free.f_frsize)
+        ballast = fill(volume)
         refused = None
         for number in range(2000):
             try:
@@ -87,7 +81,7 @@ async def test_a_server_on_a_volume_that_is_full_and_gets_room_again(volume: Pat
         assert events[-1]["cursor"] == len(events), "reads go on"
         with pytest.raises(DiskFull):
             await r.say("alice", "$ echo lost")
-        (volume / "ballast").unlink()
+        ballast.unlink()
         async with asyncio.timeout(PATIENCE):
             while _low(r):  # the server looks by itself
                 await asyncio.sleep(0.1)
@@ -195,15 +189,15 @@ async def test_a_reader_that_stays(tmp_path: Path, reads: bool) -> None:
         if reads:
             reader.execute("BEGIN")
             before = reader.execute("SELECT count(*) FROM messages").fetchone()
-        await _much(team)
+        await _much(team, "beside")
         wal = tmp_path / f"{NAME}-wal"
         grown = wal.stat().st_size
         assert (grown > 16 << 20) == reads, "control: without a reader it stays within what SQLite lets it have"
         if reads:
             assert reader.execute("SELECT count(*) FROM messages").fetchone() == before, "its snapshot"
         reader.close()
-        await _much(team)
-        await _much(team)
+        await _much(team, "after")
+        await _much(team, "later")
         assert wal.stat().st_size < grown * 1.5 if reads else wal.stat().st_size <= 16 << 20
         assert (await team.store.health())["ok"]
 
@@ -224,7 +218,7 @@ async def test_a_reader_that_stays_is_named_and_the_log_is_cut_off_after_it(
     monkeypatch.setattr(wal_watch, "BOUND", 6 << 20)  # for 20 MiB of writes instead of 200
     async with a_team(tmp_path) as team:
         with _reading(tmp_path / NAME) as reader:
-            await _much(team)
+            await _much(team, "beside")
             said = await team.store.log.look()
             facts = await team.store.health()
             assert f"process {reader.pid} (python" in said and "end that reader" in said
@@ -233,7 +227,7 @@ async def test_a_reader_that_stays_is_named_and_the_log_is_cut_off_after_it(
         assert await team.store.log.look() == ""
         facts = await team.store.health()
         assert ("wal_warning" in facts, facts["wal_bytes"]) == (False, 0), "a checkpoint has cut it off"
-        await _much(team)
+        await _much(team, "after")
         assert await team.store.log.look() == "", "control"
 
 
@@ -251,10 +245,10 @@ def _reading(database: Path) -> Iterator[subprocess.Popen[str]]:
             reader.wait()
 
 
-async def _much(team: Team) -> None:
-    """20 MiB of messages."""
+async def _much(team: Team, tag: str) -> None:
+    """20 MiB of messages. `tag`: of the threads' names, another each time."""
     for number in range(100):
-        thread = await team.store.threads.add(team.tenant.id, f"m{next(_numbers)}", [team.alice.id], False)
+        thread = await team.store.threads.add(team.tenant.id, f"{tag}{number}", [team.alice.id], False)
         await team.store.turns.accept(thread.id, team.alice.id, f"{number} " + "x" * 200_000, "queue", None)
 
 
@@ -288,13 +282,20 @@ async def test_leases_do_not_follow_the_clock_since_boot(tmp_path: Path, jump: i
     here = time.monotonic()
     found = {}
     for name, words in (("same", []), ("jumped", ["unshare", "-T", "--boottime", str(jump), "--monotonic", str(jump)])):
-        environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "PATH": os.environ["PATH"]}
-        command = [*words, sys.executable, "-c", EXPIRED, address(tmp_path)]
-        done = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        clock, _, runs = done.stdout.partition(" ")
-        found[name] = int(clock), runs.strip()
+        found[name] = await _expired(tmp_path, words)
     assert found["jumped"][0] - here >= jump - 1, "control: its clock did jump"
     taken = time.monotonic() - here
     assert found["jumped"][1] == found["same"][1] == "[]" or taken >= LEASE_SECONDS - 1, (found, taken)
     assert str(said.run.id) not in found["same"][1] or taken >= LEASE_SECONDS - 1
+    outside(tmp_path, "UPDATE runs SET lease_until = '2020-01-01 00:00:00'")
+    assert str(said.run.id) in (await _expired(tmp_path, []))[1], "control: one that is over is found"
+
+
+async def _expired(folder: Path, words: Sequence[str]) -> tuple[int, str]:
+    """(the clock since boot, the runs whose lease is over) of a kernel process that starts there. `words`: before its own."""
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "PATH": os.environ["PATH"]}
+    command = [*words, sys.executable, "-c", EXPIRED, address(folder)]
+    done = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    clock, _, runs = done.stdout.partition(" ")
+    return int(clock), runs.strip()

@@ -299,8 +299,9 @@ async def test_thousands_of_runs_of_a_server_that_is_gone(tmp_path: Path, thread
         states = Counter(row.state for row in rows)
         assert states[RunState.COMPLETED] >= SHOWN and states[RunState.FAILED] == states[RunState.CANCELLED] == 0
         assert len(rows) == PEOPLE * threads + 1
-        assert {row.attempts for row in rows if row.state is RunState.QUEUED} <= {1, 2}, (
-            "none lost an attempt in the queue"
+        queued = [row.attempts for row in rows if row.state is RunState.QUEUED]
+        assert set(queued) == {1}, (
+            "the one of the server that is gone: none lost another in the queue, and some are there"
         )
 
 

@@ -66,7 +66,8 @@ async def test_a_provider_that_fails_twice_in_the_middle_of_a_turn(tmp_path: Pat
     """F38: before the first call and after it. The command is run once, the words that were lost are in no event, no
     message and no later attempt's conversation, and the reply is there once."""
     model = Troubled(trouble, [1, 3])
-    async with rig(tmp_path, model=model, model_timeout_seconds=0.5) as r:
+    patience = 2.0 if trouble == "hang" else PATIENCE  # of the engine, with its model
+    async with rig(tmp_path, model=model, model_timeout_seconds=patience) as r:
         said = await r.say("alice", "$ echo x >> log")
         turn = await r.turn(said, PATIENCE)
         assert turn.state is TurnState.COMPLETED

@@ -216,6 +216,22 @@ async def test_a_cancel_that_is_forgotten_is_found(home: Nursery, tmp_path: Path
         assert any(line.startswith("I1: a cancel") for line in one.wrong())
 
 
+CHANGED = {
+    "I3": "DELETE FROM events WHERE kind = 'run.ended'",
+    "I6": "UPDATE checkpoints SET cursor = 9999",
+    "I7": "UPDATE messages SET text = 'canary-query'",
+    "I9": "UPDATE gates SET state = 'allowed', used_at = NULL",
+}
+
+
+@pytest.mark.parametrize("broken", CHANGED)
+async def test_what_somebody_changes_is_found(home: Nursery, tmp_path: Path, broken: str) -> None:
+    async with ring(home, tmp_path, "gate") as one:
+        assert await one.once(NEVER) == ("", [])
+        outside(tmp_path, CHANGED[broken])
+        assert any(line.startswith(broken) for line in one.wrong()), one.wrong()
+
+
 @pytest.mark.parametrize("breaks", ["early_ack", ""])
 async def test_an_acknowledgement_before_the_commit_is_found(home: Nursery, tmp_path: Path, breaks: str) -> None:
     """One of the first commits is that of the message."""

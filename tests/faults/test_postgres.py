@@ -21,18 +21,11 @@ from ringfence.host.kernel.people import UserKind
 from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store import events as store_events
 from ringfence.host.store.store import SqlStore, open_store
-from tests.support.engine_rig import Numbers, RealClock
+from tests.support.engine_rig import RealClock
+from tests.support.kernel_process import NumbersOf
 
 NEVER = 3600.0  # seconds: later than any test ends
 CUT = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'ringfence%'"
-
-
-class Ids(Numbers):
-    """Of one of several stores."""
-
-    def __init__(self, first: int) -> None:
-        super().__init__()
-        self._last = first << 30
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +35,14 @@ def server() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def url(server: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+def url(server: Cluster) -> Iterator[str]:
     yield server.create("fault")
     server.drop("fault")
 
 
 @asynccontextmanager
 async def opened(url: str, first: int = 1, busy: float = 30.0, installation: str = "") -> AsyncIterator[SqlStore]:
-    store = await open_store(url, RealClock(), Ids(first), busy_seconds=busy, installation=installation)
+    store = await open_store(url, RealClock(), NumbersOf(first << 10), busy_seconds=busy, installation=installation)
     try:
         yield store
     finally:
@@ -254,7 +247,7 @@ async def test_another_process_wakes_and_its_bell_may_break(
         await seen(NEVER)
 
 
-async def test_a_run_is_claimed_where_its_home_is(url: str, tmp_path: Path) -> None:
+async def test_a_run_is_claimed_where_its_home_is(url: str) -> None:
     """Decision 0032, with the bell: who can claim it is told, who cannot is not."""
     async with opened(url, 1, installation="a") as one, opened(url, 2, installation="b") as two:
         tenant = await one.tenants.add("default")

@@ -26,6 +26,7 @@ from ringfence.host.kernel.people import User, UserKind
 from ringfence.host.kernel.runs import LEASE_SECONDS, RUN_FINAL, Run, RunState, StepState
 from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store.store import SqlStore, open_store
+from tests.support.databases import SEARCH_PATH
 from tests.support.engine_rig import RealClock
 from tests.support.kernel_process import Kernel, NumbersOf, kernel
 
@@ -70,7 +71,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    with cluster({"search_path": "'public, pg_catalog'"}) as server:
+    with cluster(SEARCH_PATH) as server:
         made = Stage(server, server.create("kernels"), tmp_path)
 
         async def migrate() -> None:
@@ -177,7 +178,7 @@ async def test_a_kernel_that_sleeps_three_leases_long_is_fenced(stage: Stage, st
         first = await talk.holder_of(run)
         [sleeper] = [one for n, one in enumerate(kernels) if _worker(n) == first.worker]
         async with asyncio.timeout(30):
-            while not await store.steps.count(run):
+            while not await store.steps.all(run):
                 await asyncio.sleep(0.05)
         os.kill(sleeper.process.pid, signal.SIGSTOP)
         await stage.pass_leases(3, str(first.worker))

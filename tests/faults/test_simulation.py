@@ -77,6 +77,10 @@ def test_a_key_that_is_forgotten_is_found() -> None:
     assert found("no_keys")["I2"]
 
 
+def test_rows_of_the_audit_that_hang_on_nothing_are_found() -> None:
+    assert found("no_links")["I2"]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(SOAK_SEEDS // SOAK_PART))
 def test_many_seeds_with_many_faults(part: int) -> None:

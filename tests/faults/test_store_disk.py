@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,6 @@ from tests.support.left_behind import contents, left_behind
 from tests.support.store import CountingIds, HandClock, a_team, address, opened
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A volume of 2 MiB."""
-    volume = tmp_path / "volume"
-    volume.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", volume], check=True)
-    try:
-        yield volume
-    finally:
-        subprocess.run(["umount", volume], check=True)
 
 
 @pytest.mark.parametrize("at_once", [1, 8])

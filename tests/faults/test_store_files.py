@@ -17,6 +17,7 @@ from ringfence.host.kernel.errors import Unavailable
 from ringfence.host.store import restore_swap
 from ringfence.host.store.store import open_store
 from tests.support.clocks import CountingIds, HandClock
+from tests.support.left_behind import contents
 from tests.support.store import a_team, address, opened
 
 ROOT = Path(__file__).parents[2]
@@ -44,10 +45,6 @@ def killed_at_work(folder: Path, threads: int, tag: str) -> Path:
     assert subprocess.run(words, env=environment, check=False).returncode == -signal.SIGKILL
     assert (folder / f"{NAME}-wal").stat().st_size > 1000
     return folder
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-shm")}
 
 
 async def refused(folder: Path) -> str:

@@ -23,7 +23,7 @@ from ringfence.bench.throwaway import CommandFailed
 PLACES = Path("/usr/lib/postgresql")  # Debian: one folder for each major version
 SUPERUSER = "ringfence"
 _ACCOUNTS = ("postgres", "nobody")  # of root's servers: the first that there is
-# Autovacuum and the checkpointer would work in the middle of what is measured; a catalogue of 40 tables is small.
+# Of every cluster. What is not named is PostgreSQL's own: autovacuum and the checkpointer take their part of what is measured.
 _COMMON = {
     "listen_addresses": "''",
     "max_connections": "100",

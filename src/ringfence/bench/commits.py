@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ringfence.host.store.sqlite_files import WAL, beside
+
 ROW_BYTES = 1000  # about what a step's row has
 _HEADER, _FRAME_HEADER = 32, 24  # bytes (sqlite.org/fileformat2.html, section 4.1)
 _BIG = ">2I"  # everything in the log's headers is big-endian
@@ -51,7 +53,7 @@ class Log:
 
 def log_of(database: Path) -> Log:
     """The frames of the log's present round that end a transaction: those with a size of the database in them."""
-    data = database.with_name(database.name + "-wal").read_bytes()
+    data = beside(database, WAL).read_bytes()
     if len(data) < _HEADER:
         return Log((0, 0), 0)
     (page_size,) = struct.unpack_from(">I", data, 8)

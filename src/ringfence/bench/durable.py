@@ -12,8 +12,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from ringfence.bench import durable_append, durable_restart
@@ -30,6 +30,7 @@ from ringfence.host.store.store import SqlStore, open_store
 
 LEAST = 1.5  # times one kernel's turns, by three, on two cores
 _DATABASE = "bench"
+PATIENCE_SECONDS = 600.0  # for the turns of one round, which take 10 to 60: a kernel that hangs does not end by itself
 _LOOK_SECONDS = 0.5  # psql takes 50 ms of a core each time: looked at without a pause it took a third of both
 _LAST = "SELECT extract(epoch FROM max(ended_at)) FROM runs"
 _LEFT = "SELECT count(*) FROM runs WHERE state <> 'completed'"
@@ -109,10 +110,7 @@ def _measured(server: Cluster, plan: Plan, kernels: int) -> tuple[float, int, in
             begun = SystemClock().now().timestamp()
             for process in started:
                 _tell(process)
-            while int(server.sql(_DATABASE, _LEFT)[0][0]):
-                if any(process.poll() is not None for process in started):
-                    raise CommandFailed("a kernel process ended before its work was done")
-                time.sleep(_LOOK_SECONDS)
+            _wait(server, started)
             seconds = float(server.sql(_DATABASE, _LAST)[0][0]) - begun
             peak = max(peak_bytes(process.pid) for process in started)
             for process in started:
@@ -121,6 +119,17 @@ def _measured(server: Cluster, plan: Plan, kernels: int) -> tuple[float, int, in
         return plan.turns / seconds, int(server.sql(_DATABASE, _WRONG)[0][0]), peak
     finally:
         server.drop(_DATABASE)
+
+
+def _wait(server: Cluster, started: Sequence[subprocess.Popen[str]]) -> None:
+    """Until no run is left. CommandFailed."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while left := int(server.sql(_DATABASE, _LEFT)[0][0]):
+        if any(process.poll() is not None for process in started):
+            raise CommandFailed("a kernel process ended before its work was done")
+        if time.monotonic() > until:
+            raise CommandFailed(f"{left} turns are not done after {PATIENCE_SECONDS:.0f} s")
+        time.sleep(_LOOK_SECONDS)
 
 
 async def _filled(url: str, plan: Plan) -> None:
@@ -144,9 +153,15 @@ async def _say(store: SqlStore, thread: ThreadId, user: UserId, number: int) -> 
     return said.run.id
 
 
-def _kernel(url: str, number: int) -> subprocess.Popen[str]:
+@contextmanager
+def _kernel(url: str, number: int) -> Iterator[subprocess.Popen[str]]:
     words = [sys.executable, "-m", "ringfence.bench.durable_kernel", url, f"kernel{number}"]
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()  # one that hangs would be waited for without end
+            raise
 
 
 def _tell(process: subprocess.Popen[str]) -> None:

@@ -1,7 +1,7 @@
 """A kernel process for `ringfence bench durable`: claims runs from a shared database and does what a turn costs the store.
 
 Run as `python -m ringfence.bench.durable_kernel URL WORKER`. Says `ready`, begins at a line on its standard input,
-ends when the line `end` comes, and says how many turns it did. It has no boxes and no wire: what is measured is how well
+ends at the next one or when that is closed. It has no boxes and no wire: what is measured is how well
 several kernels share a database.
 """
 
@@ -37,9 +37,8 @@ async def turn(store: SqlStore, run: Run) -> None:
     await store.runs.end(run.id, run.epoch, RunState.COMPLETED, "", f"done by epoch {run.epoch}")
 
 
-async def work(store: SqlStore, worker: str, ended: asyncio.Event) -> int:
-    """Turns done until the end. Each is claimed as soon as there is room, as the engine does."""
-    done = 0
+async def work(store: SqlStore, worker: str, ended: asyncio.Event) -> None:
+    """Turns until the end. Each is claimed as soon as there is room, as the engine does."""
     live: set[asyncio.Task[None]] = set()
     while not ended.is_set():
         claimed = await store.runs.claim(worker, AT_ONCE - len(live), lambda run: "")
@@ -50,9 +49,7 @@ async def work(store: SqlStore, worker: str, ended: asyncio.Event) -> int:
         finished, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
         for task in finished:
             task.result()
-        done += len(finished)
     await asyncio.gather(*live)
-    return done + len(live)
 
 
 async def main(url: str, worker: str) -> None:
@@ -68,8 +65,7 @@ async def main(url: str, worker: str) -> None:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(listen())
-            working = group.create_task(work(store, worker, ended))
-        _say(str(working.result()))
+            group.create_task(work(store, worker, ended))
     finally:
         await store.close()
 

@@ -1,4 +1,4 @@
-"""kernel.ports.Audit on the database: this process's chain, what is read of all chains, and the traffic in memory.
+"""kernel.auditing.Audit on the database: this process's chain, what is read of all chains, and the traffic in memory.
 
 An answer means that the row is on disk. Whoever is to do or release something afterwards does so only then: no room, no
 release. Must never be told a secret: subjects and details name things.
@@ -23,14 +23,13 @@ from ringfence.host.store.audit_chain import Chain, Draft
 from ringfence.host.store.audit_keys import Signer
 from ringfence.host.store.audit_traffic import Traffic
 from ringfence.host.store.audit_verify import Walk, judge
-from ringfence.host.store.audit_witness import Witness, Witnesses
+from ringfence.host.store.audit_witness import Witness, keeper
 from ringfence.host.store.database import Database
 from ringfence.host.store.text import checked_json, cleaned, storable
 from ringfence.host.store.transaction import Tx
 
 RELEASE_SECONDS = 5.0  # a disk that takes longer is as good as full: what is released waits for it
 _MOST_TOLD = 20  # findings of the witnesses in one row
-_ACTS = frozenset({Lane.ACT, Lane.RELEASE, Lane.INTENT})
 
 
 def actor_json(actor: Actor | None) -> dict[str, Any] | None:
@@ -63,8 +62,7 @@ class SqlAudit:
         self._database, self._keys = database, signer.keys
         self.chain = Chain(signer.worker, signer.keys)
         self._traffic = Traffic(database.world.clock)
-        keep = signer.witnesses is not None and signer.keys.mine
-        self._witnesses = Witnesses(signer.witnesses, signer.keys) if signer.witnesses is not None and keep else None
+        self._witnesses = keeper(signer)
         self._witnessed: tuple[str, int] | None = None
         self._unkept = False  # the last head that was to be kept outside the database was not
         self._log = logging.getLogger("ringfence.audit")
@@ -108,9 +106,6 @@ class SqlAudit:
         return await self._database.write(lambda tx: self.chain.append(tx, draft))
 
     # --- what is read ----------------------------------------------------------------------------------------------
-
-    async def last(self, limit: int) -> list[dict[str, Any]]:
-        return (await self.page(_ACTS, None, None, max(limit, 0)))[::-1]
 
     async def page(
         self, lanes: Collection[Lane], since: datetime | None, before: str | None, limit: int

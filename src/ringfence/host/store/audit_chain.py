@@ -29,7 +29,8 @@ from ringfence.host.kernel.audit import (
     row_mac,
     same,
 )
-from ringfence.host.store.audit_rows import HEAD, first_head, generation, head_of
+from ringfence.host.store.audit_rows import HEAD, first_head, head_of
+from ringfence.host.store.generation import generation_of
 from ringfence.host.store.schema import audit_chains, audit_rows
 from ringfence.host.store.transaction import Tx
 
@@ -88,6 +89,11 @@ class Chain:
     def name(self) -> str:
         return self._chain
 
+    @property
+    def key_ids(self) -> list[str]:
+        """Of the keys that are here; empty: of a chain without MACs."""
+        return sorted({"", *(key_id(key) for key in (self._keys.mine, *self._keys.others))})
+
     def append(self, tx: Tx, draft: Draft) -> Head:
         """The chain's head after it. On disk when the transaction is."""
         return self._extend(tx, self._mine(tx) or self._open(tx, {}), draft)
@@ -141,7 +147,7 @@ class Chain:
 
     def _open(self, tx: Tx, more: Mapping[str, Any]) -> Head:
         self._chain = self._chain or tx.new_id("krn")
-        of, key = generation(tx.connection), key_id(self._keys.mine)
+        of, key = generation_of(tx.connection), key_id(self._keys.mine)
         head = Head(self._chain, of, key, 0, GENESIS, False, None, 0, "", "")
         values = {name: getattr(head, name) for name in head.__dataclass_fields__}
         times = {"opened_at": tx.now(), "seen_at": tx.lease_now()}

@@ -6,6 +6,7 @@ that another process writes, nor of one whose head the key did not make.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from datetime import datetime
 from itertools import takewhile
 from typing import Any
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 
 from ringfence.host.kernel.audit import CUT, FIRST_CHAIN, Head, Lane
 from ringfence.host.store.audit_chain import Chain, Draft, free_head
-from ringfence.host.store.schema import audit, audit_rows
+from ringfence.host.store.schema import audit, audit_chains, audit_rows
 from ringfence.host.store.transaction import Tx
 
 
@@ -22,24 +23,40 @@ def cut(tx: Tx, chain: Chain, before: datetime, limit: int) -> int:
     """Rows that went: older than `before`, `limit` at the most, each chain's oldest first."""
     mine = chain.open(tx, {}).chain
     taken: dict[str, list[Any]] = {}
-    rows = 0
-    for name in [FIRST_CHAIN, *_oldest(tx, before, limit)]:
-        head = free_head(tx, name)
-        if head is None or not (head.closed_by is not None or name == mine) or not chain.genuine(head):
-            continue
-        went, last = _cut_one(tx, head, before, limit - rows)
-        if last is not None:
-            chain.take_away(tx, head, *last)
-            taken[name], rows = list(last), rows + went
+    rows, seen, names = 0, set[str](), [FIRST_CHAIN]
+    while names and rows < limit:
+        for name in names:
+            head = free_head(tx, name)
+            if head is None or not (head.closed_by is not None or name == mine) or not chain.genuine(head):
+                continue
+            went, last = _cut_one(tx, head, before, limit - rows)
+            if last is not None:
+                chain.take_away(tx, head, *last)
+                taken[name], rows = list(last), rows + went
+        seen.update(names)
+        names = _oldest(tx, _ours(chain, mine), seen, before, limit)
     if taken:
         details = {"before": before.isoformat(), "rows": rows, "cut": taken}
         chain.append(tx, Draft(Lane.CHAIN, None, CUT, "audit", details))
     return rows
 
 
-def _oldest(tx: Tx, before: datetime, limit: int) -> list[str]:
-    """Chains of the oldest rows."""
-    some = sa.select(audit_rows.c.chain).where(audit_rows.c.at < before).order_by(audit_rows.c.at).limit(limit)
+def _ours(chain: Chain, mine: str) -> sa.ColumnElement[bool]:
+    """Of the chains: written by nobody else, under a key that is here."""
+    nobody_else = sa.or_(audit_chains.c.closed_by.is_not(None), audit_chains.c.chain == mine)
+    return sa.and_(nobody_else, audit_chains.c.key.in_(chain.key_ids))
+
+
+def _oldest(tx: Tx, ours: sa.ColumnElement[bool], seen: Set[str], before: datetime, limit: int) -> list[str]:
+    """Chains of the oldest rows, beside those that were `seen`. Of `ours` only: however many rows of others are older, they
+    stand in nobody's way."""
+    some = (
+        sa.select(audit_rows.c.chain)
+        .join(audit_chains, audit_chains.c.chain == audit_rows.c.chain)
+        .where(audit_rows.c.at < before, ours, audit_rows.c.chain.not_in(sorted(seen)))
+        .order_by(audit_rows.c.at)
+        .limit(limit)
+    )
     return sorted(set(tx.connection.execute(some).scalars()))
 
 

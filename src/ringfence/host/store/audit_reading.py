@@ -5,6 +5,7 @@ Must never write, nor bring a schema up to date: whoever looks for a forgery cha
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -19,7 +20,7 @@ from ringfence.host.kernel.errors import Unavailable
 from ringfence.host.store import audit_rows, migrate
 from ringfence.host.store.audit_keys import Signer
 from ringfence.host.store.audit_verify import Walk
-from ringfence.host.store.audit_witness import Witnesses
+from ringfence.host.store.audit_witness import keeper
 from ringfence.host.store.door import entered
 from ringfence.host.store.failures import translate
 from ringfence.host.store.pools import Pool
@@ -60,8 +61,8 @@ def _checked(connection: Connection) -> None:
 
 async def verify(url: str, signer: Signer, installation: str = "") -> Report:
     """A walk along all chains, with the witnesses of the vault. `installation`: this one, where several share it."""
-    keep = signer.witnesses is not None and signer.keys.mine
-    seen = Witnesses(signer.witnesses, signer.keys).all() if signer.witnesses is not None and keep else []
+    witnesses = keeper(signer)
+    seen = [] if witnesses is None else await asyncio.to_thread(witnesses.all)
     async with reading(url) as reader:
         return await Walk(reader, signer.keys, seen, installation).run()
 

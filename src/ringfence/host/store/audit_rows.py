@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection, Row
 
 from ringfence.host.kernel.audit import FIRST_CHAIN, AuditRow, Head, Lane, parse_row_id
 from ringfence.host.kernel.errors import NotFound
-from ringfence.host.store.schema import audit, audit_chains, audit_head, audit_rows, generations
+from ringfence.host.store.schema import audit, audit_chains, audit_head, audit_rows
 from ringfence.host.store.text import storable
 
 T = TypeVar("T")
@@ -37,7 +37,6 @@ _HASH = sa.select(audit_rows.c.hash).where(audit_rows.c.chain == _CHAIN, audit_r
 _FIRST_HASH = sa.select(audit.c.hash).where(audit.c.seq == _SEQ)
 _NEXT_CHAIN = sa.select(sa.func.min(audit_rows.c.chain)).where(audit_rows.c.chain > _CHAIN)
 _OUTCOMES = sa.select(audit_rows).where(audit_rows.c.ref == sa.bindparam("of_intent")).order_by(audit_rows.c.at)
-_GENERATION = sa.select(sa.func.max(generations.c.number))
 
 
 class Reader(Protocol):
@@ -112,11 +111,6 @@ def next_chain(connection: Connection, after: str) -> str | None:
 def outcomes(connection: Connection, intent: str) -> list[AuditRow]:
     """What was recorded of an intent since, oldest first."""
     return [row_of(row) for row in connection.execute(_OUTCOMES, {"of_intent": intent})]
-
-
-def generation(connection: Connection) -> int:
-    """Of the store: 1, and one more with each restore."""
-    return int(connection.execute(_GENERATION).scalar_one() or 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ringfence.host.kernel.audit import Head, Keys, same, witness_mac
 from ringfence.host.kernel.audit_check import Named
+from ringfence.host.store.audit_keys import Signer
 
 _NAME = re.compile(r"[a-z0-9_]{1,64}\.json")
 _MAX_BYTES = 4096  # one is about 300
@@ -31,6 +32,11 @@ class Witness:
     @property
     def named(self) -> Named:
         return Named(self.chain, self.seq, self.hash, "the witness in the vault")
+
+
+def keeper(signer: Signer) -> Witnesses | None:
+    """None: nothing is kept outside the database, for want of a folder or of a key."""
+    return Witnesses(signer.witnesses, signer.keys) if signer.witnesses is not None and signer.keys.mine else None
 
 
 class Witnesses:

@@ -30,18 +30,13 @@ _KINDS: tuple[tuple[type[sa.types.TypeEngine[Any]], str], ...] = (
 )
 
 
-def begin_snapshot(connection: Connection) -> sa.engine.Transaction:
-    """A transaction that sees one moment until it ends."""
-    if connection.dialect.name == "postgresql":
-        connection = connection.execution_options(isolation_level="REPEATABLE READ")
-    return connection.begin()
-
-
 def dump(
     connection: Connection, file: IO[bytes], *, installation: str, release: str, at: str
 ) -> tuple[Manifest, Sealed]:
-    """Unavailable: nothing to back up, not ringfence's, newer than this release. OSError: of the file."""
-    with begin_snapshot(connection):
+    """`connection`: of a pool that reads (on PostgreSQL REPEATABLE READ), so that its transaction sees one moment.
+    Unavailable: nothing to back up, not ringfence's, newer than this release, or the file cannot be written. DiskFull: of
+    the file."""
+    with connection.begin():
         migrate.check(connection)
         schema, floor = migrate.current(connection), migrate.floor_now(connection)
         if schema is None or floor is None:

@@ -21,11 +21,13 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import IO, Any
 
-from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.errors import DiskFull, Invalid, Unavailable
+from ringfence.host.store.failures import no_room
 
 FORM = 1
 MAX_LINE = 64 << 20  # the largest value is a blob chunk or an event of 2 MiB; as escapes in JSON six times that
@@ -61,10 +63,12 @@ class Sealed:
 
 
 class Writing:
-    """Writes one backup; `seal` comes last, and once."""
+    """Writes one backup; `seal` comes last, and once. Any of it: DiskFull, or Unavailable: the file takes no more."""
 
     def __init__(self, file: IO[bytes], manifest: Manifest) -> None:
-        self._packed = gzip.GzipFile(fileobj=file, mode="wb", compresslevel=_LEVEL, mtime=0, filename="")
+        self._file = file
+        with _written():  # its header goes out at once
+            self._packed = gzip.GzipFile(fileobj=file, mode="wb", compresslevel=_LEVEL, mtime=0, filename="")
         self._hash = hashlib.sha256()
         self._rows: dict[str, int] = {}
         self._line({"ringfence_backup": FORM, **asdict(manifest)})
@@ -80,13 +84,27 @@ class Writing:
     def seal(self) -> Sealed:
         sealed = Sealed(self._rows, self._hash.hexdigest())
         self._line({"end": {"rows": sealed.rows, "sha256": sealed.sha256}})
-        self._packed.close()
+        with _written():
+            self._packed.close()
+            self._file.flush()  # a full volume is to be found here, not when the file is closed
         return sealed
 
     def _line(self, value: object) -> None:
         line = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         self._hash.update(line)
-        self._packed.write(line)
+        with _written():
+            self._packed.write(line)
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """An error of the file is none of the database."""
+    try:
+        yield
+    except OSError as error:
+        if no_room(error):
+            raise DiskFull("there is no room for the backup", remedy="take another place for it (df -h)") from error
+        raise Unavailable(f"the backup cannot be written: {error}", remedy="take another place for it") from error
 
 
 def _packed(value: Any) -> Any:

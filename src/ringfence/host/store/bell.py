@@ -74,7 +74,10 @@ class ListenBell:
                 connection.terminate()
 
     async def _pause(self, seconds: float) -> None:
-        """Ends early when the bell is closed."""
+        """Ends early when the bell is closed. News of before, of a ring or of the connection that was lost, ends nothing:
+        with it every pause would be over at once, for as long as the server is away."""
+        if not self._closed:
+            self._news.clear()
         try:
             async with asyncio.timeout(seconds):
                 await self._news.wait()
@@ -85,8 +88,12 @@ class ListenBell:
         connection = await asyncpg.connect(
             **self._arguments, server_settings=_SETTINGS, timeout=_COMMAND_SECONDS, command_timeout=_COMMAND_SECONDS
         )
-        connection.add_termination_listener(lambda gone: self._news.set())
-        await connection.add_listener(CHANNEL, self._heard)
+        try:
+            connection.add_termination_listener(lambda gone: self._news.set())
+            await connection.add_listener(CHANNEL, self._heard)
+        except BaseException:
+            connection.terminate()
+            raise
         return connection
 
     async def _serve(self, connection: Any) -> None:

@@ -20,7 +20,7 @@ from ringfence.host.store.audit import drafted
 from ringfence.host.store.audit_chain import Chain
 from ringfence.host.store.audit_keys import Signer
 from ringfence.host.store.audit_verify import RESTORED
-from ringfence.host.store.audit_witness import Witnesses
+from ringfence.host.store.audit_witness import keeper
 from ringfence.host.store.dialect import Dialect, LeaseClock
 from ringfence.host.store.transaction import Tx, World
 
@@ -51,11 +51,11 @@ class Declarer:
     def witness(self, head: Head | None) -> None:
         """Keeps it outside the database, when the store is put back. Blocks. The next kernel keeps its own of the same store:
         one that cannot be written is said, and undoes nothing."""
-        folder, keys = self.signer.witnesses, self.signer.keys
-        if head is None or folder is None or not keys.mine:
+        witnesses = keeper(self.signer)
+        if head is None or witnesses is None:
             return
         try:
-            Witnesses(folder, keys).keep(head)
+            witnesses.keep(head)
         except OSError as error:
             log = logging.getLogger("ringfence.audit")
             log.error("the head of the audit is not kept outside the database: %s", error)

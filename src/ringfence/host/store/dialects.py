@@ -6,11 +6,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 
 from ringfence.host.kernel.errors import Invalid
-from ringfence.host.store.dialect import Dialect, LeaseClock, Use
+from ringfence.host.store.dialect import Dialect
 from ringfence.host.store.postgres import Postgres
 from ringfence.host.store.sqlite import Sqlite
-
-__all__ = ["Dialect", "LeaseClock", "Use", "dialect_of"]
 
 
 def dialect_of(url: str, busy_seconds: float) -> Dialect:

@@ -11,16 +11,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy.engine import Connection
 
 from ringfence.host.kernel.errors import NotFound
 from ringfence.host.store import restore_swap
-from ringfence.host.store.dialects import Dialect, Use, dialect_of
+from ringfence.host.store.dialect import Dialect, Use
+from ringfence.host.store.dialects import dialect_of
 from ringfence.host.store.failures import translate
 from ringfence.host.store.pools import Pool
+from ringfence.host.store.sqlite_files import path_of
 from ringfence.host.store.unclean import check_unclean
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ async def approach(url: str, busy_seconds: float) -> Dialect:
     dialect = dialect_of(url, busy_seconds)
     if dialect.one_kernel:
         try:
-            await asyncio.to_thread(restore_swap.finish, path_of(dialect))
+            await asyncio.to_thread(restore_swap.finish, path_of(dialect.url))
             await check_unclean(dialect)
         except Exception as error:
             raise translate(error) from error
@@ -55,9 +56,9 @@ async def approach(url: str, busy_seconds: float) -> Dialect:
 async def entered(url: str, use: Use, busy_seconds: float) -> AsyncIterator[Opened]:
     """A database that is there. NotFound: it is not. Otherwise as `approach`."""
     dialect = await approach(url, busy_seconds)
-    if dialect.one_kernel and not await asyncio.to_thread(path_of(dialect).exists):
+    if dialect.one_kernel and not await asyncio.to_thread(path_of(dialect.url).exists):
         raise NotFound(
-            f"there is no database at {path_of(dialect)}",
+            f"there is no database at {path_of(dialect.url)}",
             remedy="name the one that the server uses (ringfence config show); or put a backup back: "
             "ringfence db restore FILE",
         )
@@ -66,8 +67,3 @@ async def entered(url: str, use: Use, busy_seconds: float) -> AsyncIterator[Open
         yield Opened(dialect, pool)
     finally:
         await pool.close()
-
-
-def path_of(dialect: Dialect) -> Path:
-    """Of a database that is a file."""
-    return Path(dialect.url.database or "")

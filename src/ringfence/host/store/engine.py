@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy.engine import Connection
 
 from ringfence.host.store import migrate
-from ringfence.host.store.dialects import Dialect
+from ringfence.host.store.dialect import Dialect
 from ringfence.host.store.door import approach
 from ringfence.host.store.failures import translate
 from ringfence.host.store.pools import Pool

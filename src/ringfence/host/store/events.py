@@ -203,7 +203,9 @@ class SqlEvents:
         return await self._database.write(Alike(append_each, (thread, Draft(kind, body, actor, turn, run), made)))
 
     async def append_all(self, thread: ThreadId, drafts: Sequence[Draft]) -> list[Event]:
-        """One after the other in one write: all of them, or none. Errors as `append`."""
+        """One after the other in one write: all of them, or none. Errors as `append`. For who has several events and no
+        other write to put them into, as `ringfence bench durable`; what the kernel says comes with the rows it is about,
+        and goes through the function `append` in their transaction."""
         bodies = [_made(draft.body) for draft in drafts]
         return await self._database.write(lambda tx: _append(tx, thread, drafts, bodies))
 

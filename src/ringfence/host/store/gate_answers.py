@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Row
 
 from ringfence.host.kernel.errors import Conflict, KeyReused
 from ringfence.host.kernel.gates import BECOMES, Gate, GateAnswer, GateId, GateState, expired
 from ringfence.host.kernel.ids import RunId, UserId
 from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store.events import Draft, append
-from ringfence.host.store.gate_rows import BY_ID, CHANGE, LOCKED, close_gate, found_row, gate_of
+from ringfence.host.store.gate_rows import CHANGE, LOCKED, RUN_OF, close_gate, found_row, gate_of
 from ringfence.host.store.ledger import gate_answers
 from ringfence.host.store.park import unpark_run
 from ringfence.host.store.run_rows import locked_run
@@ -28,19 +30,19 @@ _ANSWER = sa.select(gate_answers).where(
 _KEEP = sa.insert(gate_answers)
 
 
-def to_answer(tx: Tx, gate: GateId, answer: GateAnswer, by: UserId, key: str) -> tuple[Gate, bool]:
-    """(the gate, whether this very answer is there already). Conflict, KeyReused."""
-    locked_run(tx, RunId(found_row(tx.connection, BY_ID, gate).run))
+def to_answer(tx: Tx, gate: GateId, answer: GateAnswer, by: UserId, key: str) -> tuple[Row[Any], Gate, bool]:
+    """(its run, locked; the gate; whether this very answer is there already). Conflict, KeyReused."""
+    run = locked_run(tx, RunId(found_row(tx.connection, RUN_OF, gate).run))
     found = gate_of(found_row(tx.connection, LOCKED, gate))
     kept = tx.connection.execute(_ANSWER, {"which": gate, "named": key}).one_or_none()
     if kept is not None:
         if (kept.answer, kept.by) != (answer.value, by):
             raise KeyReused(f"the key {key!r} was used for another answer", remedy="take a new key")
-        return found, True
+        return run, found, True
     if found.state is GateState.OPEN:
-        return (run_out(tx, found) if expired(found, tx.onward_now()) else found), False
+        return run, (run_out(tx, found) if expired(found, tx.onward_now()) else found), False
     if (found.answer, found.answered_by) == (answer, by):
-        return found, True
+        return run, found, True
     raise _takes_none(found)
 
 
@@ -55,8 +57,9 @@ def _how(gate: Gate) -> str:
 
 
 def answered(
-    tx: Tx, gate: Gate, answer: GateAnswer, by: UserId, via: str, key: str, sign: Callable[[Gate], str]
+    tx: Tx, run: Row[Any], gate: Gate, answer: GateAnswer, by: UserId, via: str, key: str, sign: Callable[[Gate], str]
 ) -> Gate:
+    """`run`: its row, locked."""
     now = tx.now()
     said = replace(
         gate, state=BECOMES[answer], answer=answer, answered_by=by, answered_via=via, answered_at=now, answer_mac=""
@@ -72,7 +75,6 @@ def answered(
         "answer_mac": sign(said),
     }
     row = tx.connection.execute(CHANGE, changed).one()
-    run = locked_run(tx, gate.run)
     body = {
         "gate": gate.id,
         "n": gate.n,

@@ -18,6 +18,7 @@ from ringfence.host.store.transaction import Tx
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
 BY_ID = sa.select(gates).where(gates.c.id == sa.bindparam("which"))
+RUN_OF = sa.select(gates.c.run).where(gates.c.id == sa.bindparam("which"))
 LOCKED = BY_ID.with_for_update()
 CHANGE = sa.update(gates).where(gates.c.id == sa.bindparam("which")).returning(gates)
 

@@ -20,7 +20,7 @@ from ringfence.host.store.columns import Utc
 from ringfence.host.store.database import Database
 from ringfence.host.store.gate_answers import answered, run_out, to_answer
 from ringfence.host.store.gate_asking import ask_gate
-from ringfence.host.store.gate_rows import BY_ID, CHANGE, LOCKED, close_gate, found_row, gate_of
+from ringfence.host.store.gate_rows import BY_ID, CHANGE, LOCKED, RUN_OF, close_gate, found_row, gate_of
 from ringfence.host.store.ledger import OPEN, PENDING, gates
 from ringfence.host.store.owned import owned
 from ringfence.host.store.park import unpark_run
@@ -33,7 +33,6 @@ from ringfence.host.store.transaction import Tx
 Sign = Callable[[Gate], str]
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
-_RUN_OF = sa.select(gates.c.run).where(gates.c.id == sa.bindparam("which"))
 _OPEN_IDS = sa.select(gates.c.id).join(runs, runs.c.id == gates.c.run).where(sa.text(f"gates.{OPEN}"))
 _OPEN_OURS = _OPEN_IDS.where(OURS)
 # The arguments have up to 128 KiB: a list of a thousand gates does without.
@@ -85,7 +84,7 @@ class SqlGates:
 
     async def disown(self, gate: GateId, genuine: Callable[[Gate], bool]) -> bool:
         def work(tx: Tx) -> bool:
-            run = locked_run(tx, RunId(found_row(tx.connection, _RUN_OF, gate).run))
+            run = locked_run(tx, RunId(found_row(tx.connection, RUN_OF, gate).run))
             found = gate_of(found_row(tx.connection, LOCKED, gate))
             if found.state is not GateState.OPEN or genuine(found):
                 return False
@@ -108,7 +107,7 @@ class SqlGates:
         via, key = cleaned(via), cleaned(key)
 
         def work(tx: Tx) -> tuple[Gate, bool]:
-            found, repeated = to_answer(tx, gate, answer, by, key)
+            run, found, repeated = to_answer(tx, gate, answer, by, key)
             if repeated or found.state is GateState.EXPIRED:
                 return found, repeated
             if not genuine(found):
@@ -116,7 +115,7 @@ class SqlGates:
                     "the question is not one that this installation wrote: it takes no answer here",
                     remedy="answer it where its user's box is; of a lost gate.key: restart the server, which asks anew",
                 )
-            return answered(tx, found, answer, by, via, key, sign), False
+            return answered(tx, run, found, answer, by, via, key, sign), False
 
         return await self._database.write(work)
 
@@ -139,7 +138,7 @@ class SqlGates:
 
     async def expire(self, gate: GateId) -> Gate:
         def work(tx: Tx) -> Gate:
-            locked_run(tx, RunId(found_row(tx.connection, _RUN_OF, gate).run))
+            locked_run(tx, RunId(found_row(tx.connection, RUN_OF, gate).run))
             found = gate_of(found_row(tx.connection, LOCKED, gate))
             is_due = found.state is GateState.OPEN and expired(found, tx.onward_now())
             return run_out(tx, found) if is_due else found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from ringfence.host.kernel.errors import Invalid, KeyReused
 from ringfence.host.kernel.ids import MessageId
@@ -77,6 +78,11 @@ class Key:
             "created_at": tx.now(),
         }
         tx.connection.execute(_INSERT, row)
+
+
+def keys_due(connection: Connection, before: datetime) -> bool:
+    """Whether there is one for `forget_keys`."""
+    return connection.execute(_OLDEST, {"before": before, "count": 1}).first() is not None
 
 
 def forget_keys(tx: Tx, before: datetime, count: int) -> int:

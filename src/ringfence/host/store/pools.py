@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from ringfence.host.kernel.errors import RingfenceError
-from ringfence.host.store.failures import Disconnected, no_room, unreachable
+from ringfence.host.store.failures import Disconnected, unreachable
 from ringfence.host.store.workers import Workers
 
 T = TypeVar("T")
@@ -67,8 +67,6 @@ class LoopPool:
             return await connection.run_sync(function)
         except OSError as error:  # TimeoutError too: whatever it still answers, nobody would know what to
             await connection.invalidate()
-            if no_room(error):  # of a file that the function writes
-                raise
             raise Disconnected(str(error) or "no answer in time") from error
         finally:
             await asyncio.shield(connection.close())  # a caller that was cancelled leaves no connection behind

@@ -13,10 +13,10 @@ import contextlib
 import logging
 import os
 import threading
-from pathlib import Path
 
-from ringfence.host.store.dialects import Dialect
+from ringfence.host.store.dialect import Dialect
 from ringfence.host.store.failures import disk_full
+from ringfence.host.store.sqlite_files import path_of
 
 BYTES = 16 << 20  # ends some 1,000 runs at a page or three each, and a WAL of 4 MiB beside
 ROOM = 4 * BYTES
@@ -27,8 +27,8 @@ class FileReserve:
     """kernel.retention.Reserve."""
 
     def __init__(self, dialect: Dialect) -> None:
-        in_file = dialect.one_kernel and dialect.url.database
-        self._path = Path(in_file).with_name(NAME) if in_file else None  # None: a server has the database
+        # None: a server has the database.
+        self._path = path_of(dialect.url).with_name(NAME) if dialect.one_kernel else None
         self._low = False
         self._missing = False  # though there is room
         # Whoever finds the volume full and whoever looks after the file are in threads: `low` is as the file is for each.

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ringfence.host.kernel.errors import Unavailable
+from ringfence.host.store.sqlite_files import SHM, WAL, beside
 
-SUFFIXES = ("-wal", "-shm", "")  # the database last: as long as it stands, its place is taken
+SUFFIXES = (WAL, SHM, "")  # the database last: as long as it stands, its place is taken
 _NEW = ".restoring"
 _MARK = ".swap"
 _GENERATION = ".generation"
@@ -24,18 +25,18 @@ _GENERATION = ".generation"
 def new_file(database: Path) -> Path:
     """Where the restored one is made; removed first when an earlier restore was killed before its mark."""
     finish(database)
-    made = _beside(database, _NEW)
+    made = beside(database, _NEW)
     for suffix in SUFFIXES:
-        _beside(made, suffix).unlink(missing_ok=True)
+        beside(made, suffix).unlink(missing_ok=True)
     return made
 
 
 def swap(database: Path, generation: int) -> Path:
     """The new file is whole, alone and closed. Returns where the replaced one is."""
-    sync(_beside(database, _NEW))
+    sync(beside(database, _NEW))
     kept = kept_name(database, generation)
-    mark = _beside(database, _MARK)
-    _write(_beside(database, _GENERATION), str(generation))
+    mark = beside(database, _MARK)
+    _write(beside(database, _GENERATION), str(generation))
     _write(mark, kept.name)
     finish(database)
     return kept
@@ -44,14 +45,14 @@ def swap(database: Path, generation: int) -> Path:
 def finish(database: Path) -> Path | None:
     """Does what is left of a swap; where the replaced one is, or None when there was nothing to do. Idempotent. Unavailable: something came to lie in the place
     of what was moved already."""
-    mark = _beside(database, _MARK)
+    mark = beside(database, _MARK)
     with _held(mark) as name:
         if not name:
             return None
-        kept, made = database.with_name(Path(name).name), _beside(database, _NEW)
+        kept, made = database.with_name(Path(name).name), beside(database, _NEW)
         if made.exists():
             for suffix in SUFFIXES:
-                _move(_beside(database, suffix), _beside(kept, suffix))
+                _move(beside(database, suffix), beside(kept, suffix))
             os.replace(made, database)
         sync(database.parent)
         mark.unlink(missing_ok=True)
@@ -75,7 +76,7 @@ def _held(mark: Path) -> Iterator[str]:
 def highest_generation(database: Path) -> int:
     """Of every restore that was made here, also when the database that had it is unreadable; 0: none."""
     try:
-        return int(_beside(database, _GENERATION).read_text())
+        return int(beside(database, _GENERATION).read_text())
     except (FileNotFoundError, ValueError):
         return 0
 
@@ -103,19 +104,15 @@ def _move(old: Path, new: Path) -> None:
 def kept_name(database: Path, generation: int) -> Path:
     """Where `swap` puts the one that is replaced: a name that is free."""
     name, number = f".replaced-{generation}", 1
-    while any(_beside(database, name + suffix).exists() for suffix in SUFFIXES):
+    while any(beside(database, name + suffix).exists() for suffix in SUFFIXES):
         number += 1
         name = f".replaced-{generation}.{number}"
-    return _beside(database, name)
-
-
-def _beside(path: Path, ending: str) -> Path:
-    return path.with_name(path.name + ending)
+    return beside(database, name)
 
 
 def _write(path: Path, text: str) -> None:
     """0600, on disk, all or nothing."""
-    part = _beside(path, ".part")
+    part = beside(path, ".part")
     with open(os.open(path=part, flags=os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode=0o600), "w") as file:
         file.write(text)
         file.flush()

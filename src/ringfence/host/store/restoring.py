@@ -22,12 +22,14 @@ from ringfence.host.store import migrate, restore_swap
 from ringfence.host.store.backup_format import Reading
 from ringfence.host.store.check import Finding, examine
 from ringfence.host.store.declaring import Declarer
-from ringfence.host.store.dialects import Dialect, LeaseClock, dialect_of
-from ringfence.host.store.door import entered, path_of
+from ringfence.host.store.dialect import Dialect, LeaseClock
+from ringfence.host.store.dialects import dialect_of
+from ringfence.host.store.door import entered
 from ringfence.host.store.failures import translate
 from ringfence.host.store.generation import generation_of
 from ringfence.host.store.kernels import check_nobody_works
 from ringfence.host.store.restore import check_manifest, fence, fill
+from ringfence.host.store.sqlite_files import beside, path_of
 
 _BUSY_SECONDS = 30.0
 
@@ -42,7 +44,7 @@ async def put_back(url: str, file: IO[bytes], declarer: Declarer, *, anyway: boo
     backup = await asyncio.to_thread(Reading, file)
     check_manifest(backup.manifest, declarer.installation)
     work = _Work(backup, declarer, anyway)
-    facts = await (_file(work, url, path_of(dialect)) if dialect.one_kernel else _server(work, url))
+    facts = await (_file(work, url, path_of(dialect.url)) if dialect.one_kernel else _server(work, url))
     await asyncio.to_thread(declarer.witness, work.head)
     return facts
 
@@ -107,7 +109,7 @@ async def _file(work: _Work, url: str, path: Path) -> dict[str, Any]:
         facts = await _build_file(dialect, transact)
     except BaseException:
         for suffix in restore_swap.SUFFIXES:
-            new.with_name(new.name + suffix).unlink(missing_ok=True)
+            beside(new, suffix).unlink(missing_ok=True)
         raise
     await asyncio.to_thread(restore_swap.swap, path, facts["generation"])
     return facts

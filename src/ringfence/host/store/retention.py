@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from ringfence.host.kernel.retention import Keep
-from ringfence.host.kernel.runs import RUN_FINAL, redrivable
+from ringfence.host.kernel.runs import NOT_AGAIN, RUN_FINAL, RunState, redrivable
 from ringfence.host.store.audit import SqlAudit
 from ringfence.host.store.blob_rows import drop_blobs
 from ringfence.host.store.columns import Utc
 from ringfence.host.store.database import Database
-from ringfence.host.store.keys import forget_keys
+from ringfence.host.store.keys import forget_keys, keys_due
 from ringfence.host.store.run_rows import run_of
 from ringfence.host.store.schema import LIVE, checkpoints, cuts, events, runs, steps, threads
 from ringfence.host.store.transaction import Tx
@@ -56,16 +56,19 @@ _NEXT = (
 _DROP_EVENTS = sa.delete(events).where(
     events.c.thread == sa.bindparam("in_thread"), events.c.cursor < sa.bindparam("first")
 )
-_DONE = (
-    sa.select(runs)
+# Runs that can never go on. A failed one that may be tried again keeps its journal: without it, what it has done would be
+# done again. What `redrivable` says, as SQL: however many of those are the oldest, they stand in nobody's way.
+_OVER = (
+    sa.select(runs.c.id)
     .where(
         runs.c.state.in_([state.value for state in RUN_FINAL]),
+        sa.or_(runs.c.state != RunState.FAILED.value, runs.c.reason.in_(sorted(NOT_AGAIN))),
         runs.c.ended_at < _BEFORE,
         sa.exists(sa.select(steps.c.n).where(steps.c.run == runs.c.id))
         | sa.exists(sa.select(checkpoints.c.run).where(checkpoints.c.run == runs.c.id)),
     )
     .order_by(runs.c.ended_at)
-    .limit(sa.bindparam("count", type_=sa.BigInteger))
+    .limit(RUNS)
 )
 
 
@@ -75,8 +78,7 @@ class SqlRetention:
 
     async def sweep(self, keep: Keep) -> dict[str, int]:
         now = self._database.world.clock.now()
-        keys_before = now - timedelta(days=keep.keys_days)
-        gone = {"keys": await self._database.write(lambda tx: forget_keys(tx, keys_before, KEYS))}
+        gone = {"keys": await self._keys(now - timedelta(days=keep.keys_days))}
         if keep.events_days:
             gone["events"] = await self._cut(now - timedelta(days=keep.events_days))
         if keep.runs_days:
@@ -88,13 +90,18 @@ class SqlRetention:
     async def kept_from(self, thread: str) -> int:
         return await self._database.read(lambda connection: kept_from(connection, thread))
 
+    async def _keys(self, before: datetime) -> int:
+        if not await self._database.read(lambda connection: keys_due(connection, before)):
+            return 0  # reading costs no commit
+        return await self._database.write(lambda tx: forget_keys(tx, before, KEYS))
+
     async def _cut(self, before: datetime) -> int:
         if not await self._database.read(lambda c: c.execute(_OLD_THREADS, {"before": before}).first()):
-            return 0  # reading costs no commit
+            return 0
         return await self._database.write(lambda tx: _cut_events(tx, before))
 
     async def _runs(self, before: datetime) -> int:
-        due = await self._database.read(lambda c: _over(c, before))
+        due = list(await self._database.read(lambda c: c.execute(_OVER, {"before": before}).scalars().all()))
         return await self._database.write(lambda tx: _forget(tx, due)) if due else 0
 
 
@@ -128,14 +135,8 @@ def _cut_one(tx: Tx, thread: str, needed: int | None, before: datetime) -> int:
     return first - was
 
 
-def _over(connection: Connection, before: datetime) -> list[str]:
-    """Runs that can never go on. A failed one that may be tried again keeps its journal: without it, what it has done
-    would be done again."""
-    rows = connection.execute(_DONE, {"before": before, "count": RUNS * 50})
-    return [row.id for row in rows if redrivable(run_of(row))][:RUNS]
-
-
 def _forget(tx: Tx, due: list[str]) -> int:
+    """Looked at once more under their locks: one that ended otherwise since keeps its journal."""
     still = sa.select(runs).where(runs.c.id.in_(due)).with_for_update()
     gone = [row.id for row in tx.connection.execute(still).all() if redrivable(run_of(row))]
     for run in gone:

@@ -20,7 +20,7 @@ from ringfence.host.kernel.threads import EventKind, Message
 from ringfence.host.store.abandoned import is_abandoned
 from ringfence.host.store.audit_chain import Chain
 from ringfence.host.store.blob_rows import drop_blobs
-from ringfence.host.store.effects import Judge, close_effects, use_answers
+from ringfence.host.store.effect_ends import Judge, close_effects, use_answers
 from ringfence.host.store.events import Draft, append
 from ringfence.host.store.gates import close_gates
 from ringfence.host.store.messages import add_message, next_steer

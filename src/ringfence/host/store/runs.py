@@ -23,7 +23,7 @@ from ringfence.host.store.abandoned import abandoned
 from ringfence.host.store.audit_chain import Chain
 from ringfence.host.store.columns import Utc
 from ringfence.host.store.database import Database
-from ringfence.host.store.effects import Judge
+from ringfence.host.store.effect_ends import Judge
 from ringfence.host.store.events import Draft, append
 from ringfence.host.store.owned import owned
 from ringfence.host.store.park import ANSWERED, hold_run
@@ -126,10 +126,13 @@ class SqlRuns:
                         leave_to_table(tx, row)
                     else:
                         started.append(_start(tx, row, worker, now, token_hash(row.id)))
-            self._note(started)
             return started
 
-        return await self._database.write(work) if limit > 0 and not self._database.reserve.low else []
+        if limit <= 0 or self._database.reserve.low:
+            return []
+        claimed = await self._database.write(work)
+        self._note(claimed)  # once it is written: the work above is done again when it lost a race
+        return claimed
 
     def _in_turn(self, tx: Tx, few: sa.Select[Any], which: dict[str, Any], each: int) -> list[Waiting]:
         waiting = [Waiting(*row) for row in tx.connection.execute(few, which)]

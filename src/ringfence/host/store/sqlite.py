@@ -31,6 +31,7 @@ from ringfence.host.store.quick import (
     pairs_at_driver,
     scalar_at_driver,
 )
+from ringfence.host.store.sqlite_files import WAL, beside, path_of
 from ringfence.host.store.wakes import Wakes
 
 WAL_HEADER = 32  # bytes of a -wal without a frame (sqlite.org/fileformat2.html, section 4.1)
@@ -61,7 +62,7 @@ class Sqlite:
 
     def prepare(self) -> None:
         """Makes the file 0600 (SQLite gives -wal and -shm the same mode). Follows no symlink."""
-        path = Path(self.url.database or "")
+        path = path_of(self.url)
         if path.is_symlink():
             raise Unavailable(f"the database {path} is a symlink", remedy="name the file itself")
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -101,7 +102,7 @@ class Sqlite:
         """Never such that a connection makes the file. `query_only` keeps nobody from writing a -wal into the database: the
         last connection to close does. Who only looks has a descriptor that cannot, as long as there is anything in it;
         where there is nothing, closing takes -wal and -shm away as it should."""
-        path = Path(self.url.database or "")
+        path = path_of(self.url)
         looks = use in ("probe", "scan") and has_frames(path)
         query = {"uri": "true", "mode": "ro" if looks else "rw"}
         return self.url.set(database=f"file:{quote(str(path))}", query=query)
@@ -151,7 +152,7 @@ class Sqlite:
 def has_frames(path: Path) -> bool:
     """Whether there is a -wal beside the database, with anything in it."""
     try:
-        return os.stat(path.with_name(path.name + "-wal")).st_size > WAL_HEADER
+        return os.stat(beside(path, WAL)).st_size > WAL_HEADER
     except OSError:
         return False
 

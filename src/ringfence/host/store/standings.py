@@ -1,7 +1,7 @@
-"""What is known of runs whose executors are gone, read for many at once: seven statements, however many they are.
+"""What is known of runs whose executors are gone, read for many at once: six statements, however many they are.
 
-A server that finds the runs of its former self asks for hundreds. Must never decide anything, and must never read what a
-step was asked or said: those are large.
+A server that finds the runs of its former self asks for hundreds. Must never decide anything, and must never read steps
+whole: they are large. Effects and gates are read whole, but only of runs with a step under way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection, Row
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.reads import Standing
 from ringfence.host.kernel.runs import Effect
-from ringfence.host.store.effects import effect_of
+from ringfence.host.store.effect_rows import effect_of
 from ringfence.host.store.gate_rows import gate_of
 from ringfence.host.store.ledger import effects, gates
 from ringfence.host.store.owned import owned_by

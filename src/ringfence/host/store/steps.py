@@ -33,7 +33,6 @@ _CHECKPOINT = sa.select(checkpoints).where(checkpoints.c.run == sa.bindparam("in
 _COUNT = sa.select(sa.func.count()).where(_MINE)
 _INSERT = sa.insert(steps).returning(steps)
 _CHANGE = sa.update(steps).where(_MINE, steps.c.n == sa.bindparam("number")).returning(steps)
-_OPEN = sa.select(steps).where(_MINE, sa.text(BEGUN)).order_by(steps.c.n)
 _CUT = sa.update(steps).where(_MINE, sa.text(BEGUN)).returning(steps)
 _CURSOR = sa.select(threads.c.cursor).where(threads.c.id == sa.bindparam("which"))
 
@@ -87,24 +86,6 @@ class SqlSteps:
             run_row(connection, run)
             row = _step(connection, run, n)
             return None if row is None else step_of(row)
-
-        return await self._database.read(question)
-
-    async def open(self, run: RunId) -> list[Step]:
-        """Those without an end, by number. NotFound."""
-
-        def question(connection: Connection) -> list[Step]:
-            run_row(connection, run)
-            return [step_of(row) for row in owned(connection.execute(_OPEN, {"in_run": run}), run=run)]
-
-        return await self._database.read(question)
-
-    async def count(self, run: RunId) -> int:
-        """NotFound."""
-
-        def question(connection: Connection) -> int:
-            run_row(connection, run)
-            return _count(connection, run)
 
         return await self._database.read(question)
 

@@ -20,7 +20,7 @@ from ringfence.host.store.audit_keys import Signer
 from ringfence.host.store.blobs import SqlBlobs
 from ringfence.host.store.boxes import SqlBoxes
 from ringfence.host.store.database import Database
-from ringfence.host.store.dialects import LeaseClock
+from ringfence.host.store.dialect import LeaseClock
 from ringfence.host.store.effects import SqlEffects
 from ringfence.host.store.engine import open_engines
 from ringfence.host.store.events import SqlEvents

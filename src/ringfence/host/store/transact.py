@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -43,8 +44,11 @@ class Job:
             self.answer.set_exception(_raisable(self.error))
 
     def fail(self, error: Exception) -> None:
-        """Nothing when it was answered before."""
+        """Nothing when it was answered before. `error` may be that of a whole batch: each has a copy of its own."""
         self.error = error
+        if isinstance(error, RingfenceError):
+            self.error = copy(error)
+            self.error.__cause__ = error
         self.resolve()
 
 

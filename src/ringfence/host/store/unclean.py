@@ -20,9 +20,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ringfence.host.kernel.errors import DiskFull, Unavailable
 from ringfence.host.store.check import Finding, mixed_up
-from ringfence.host.store.dialects import Dialect, dialect_of
+from ringfence.host.store.dialect import Dialect
+from ringfence.host.store.dialects import dialect_of
 from ringfence.host.store.failures import no_room, translate
 from ringfence.host.store.sqlite import WAL_HEADER
+from ringfence.host.store.sqlite_files import SHM, WAL, beside, path_of
 
 _FOLDER = ".looking-"  # and the pid of who looks
 # Copied and read twice: 64 MiB take 0.3 s. A larger one is left to `ringfence db check`: a start must not take minutes.
@@ -32,7 +34,7 @@ MOST = 64 << 20
 async def check_unclean(dialect: Dialect) -> None:
     """Unavailable: the -wal is not this database's, or one of the two is damaged. Both files are left as they are. Where
     there is no room for the copies nobody looks: a full volume is when a server is started again."""
-    path = Path(dialect.url.database or "")
+    path = path_of(dialect.url)
     await asyncio.to_thread(_sweep, path.parent)
     if not await asyncio.to_thread(_due, path):
         return
@@ -81,7 +83,7 @@ def _alive(pid: int) -> bool:
 
 def _due(path: Path) -> bool:
     try:
-        wal = os.stat(_wal(path)).st_size
+        wal = os.stat(beside(path, WAL)).st_size
         size = os.stat(path).st_size
     except OSError:
         return False
@@ -92,7 +94,7 @@ def _in_use(path: Path) -> bool:
     """Whether somebody has it open now: then its -wal is live, and a copy would be torn. Read from the kernel's list,
     because opening and closing one of its files would drop the locks that this very process has on it."""
     inodes = set()
-    for each in (path, path.with_name(path.name + "-shm")):
+    for each in (path, beside(path, SHM)):
         try:
             inodes.add(str(os.stat(each).st_ino))
         except OSError:
@@ -102,10 +104,6 @@ def _in_use(path: Path) -> bool:
     except OSError:
         return True
     return any(field.rpartition(":")[2] in inodes for line in lines for field in line.split() if field.count(":") == 2)
-
-
-def _wal(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
 
 
 async def _look(path: Path, copy: Path, *, wal: bool) -> list[Finding]:
@@ -130,4 +128,4 @@ def _findings(connection: Connection) -> list[Finding]:
 def _copy(path: Path, copy: Path, wal: bool) -> None:
     shutil.copyfile(path, copy)
     if wal:
-        shutil.copyfile(_wal(path), _wal(copy))
+        shutil.copyfile(beside(path, WAL), beside(copy, WAL))

@@ -15,20 +15,22 @@ from typing import IO, Any
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from ringfence.host.kernel.errors import DiskFull, Invalid, Unavailable
+from ringfence.host.kernel.errors import Invalid, Unavailable
 from ringfence.host.kernel.ports import Clock, Ids
 from ringfence.host.store import migrate, rebuild, restore_swap
 from ringfence.host.store.audit_keys import Signer
-from ringfence.host.store.backup import begin_snapshot, dump
+from ringfence.host.store.backup import dump
 from ringfence.host.store.check import Finding, examine
 from ringfence.host.store.declaring import Declarer
-from ringfence.host.store.dialects import LeaseClock, dialect_of
-from ringfence.host.store.door import entered, path_of
+from ringfence.host.store.dialect import LeaseClock
+from ringfence.host.store.dialects import dialect_of
+from ringfence.host.store.door import entered
 from ringfence.host.store.engine import SCHEMA_LOCK
-from ringfence.host.store.failures import cut_short, no_room, translate
+from ringfence.host.store.failures import cut_short, translate
 from ringfence.host.store.generation import generation_of
 from ringfence.host.store.kernels import check_nobody_needs, check_nobody_works
 from ringfence.host.store.restoring import put_back
+from ringfence.host.store.sqlite_files import path_of
 from ringfence.host.store.store import open_store
 
 BUSY_SECONDS = 30.0
@@ -57,10 +59,6 @@ async def run(job: Job, verb: str, options: Mapping[str, Any], file: IO[bytes] |
         if verb not in verbs:
             raise Invalid(f"no such verb: {verb}")
         return await verbs[verb](job, options)
-    except OSError as error:
-        if verb == "backup" and no_room(error):
-            raise DiskFull("there is no room for the backup", remedy="take another place for it (df -h)") from error
-        raise translate(error) from error
     except Exception as error:
         raise translate(error) from error
 
@@ -109,7 +107,7 @@ async def _check(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
     notes: list[str] = []
 
     def look(connection: Connection) -> dict[str, Any]:
-        with begin_snapshot(connection):
+        with connection.begin():
             migrate.check(connection)
             facts = _schema_facts(connection)
             looked = examine(connection, job.signer.keys, job.installation)
@@ -133,7 +131,7 @@ async def _check(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
 async def _finished(url: str) -> list[str]:
     """What the door would do without a word."""
     dialect = dialect_of(url, BUSY_SECONDS)
-    kept = await asyncio.to_thread(restore_swap.finish, path_of(dialect)) if dialect.one_kernel else None
+    kept = await asyncio.to_thread(restore_swap.finish, path_of(dialect.url)) if dialect.one_kernel else None
     if kept is None:
         return []
     return [f"a restore that was cut short before is finished now: the database that it replaced is {kept}"]
@@ -147,7 +145,6 @@ async def _backup(job: Job, file: IO[bytes]) -> dict[str, Any]:
     def work(connection: Connection) -> dict[str, Any]:
         at = job.clock.now().isoformat(timespec="seconds")
         manifest, sealed = dump(connection, file, installation=job.installation, release=job.release, at=at)
-        file.flush()  # a full volume is to be found here, not when the file is closed
         return {**asdict(manifest), "rows": sum(sealed.rows.values()), "sha256": sealed.sha256}
 
     async with entered(job.url, "scan", BUSY_SECONDS) as database:

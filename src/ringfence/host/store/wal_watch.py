@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from ringfence.host.kernel.ports import Clock
-from ringfence.host.store.dialects import Dialect
+from ringfence.host.store.dialect import Dialect
+from ringfence.host.store.sqlite_files import SHM, WAL, beside, path_of
 
 BOUND = 64 << 20  # sixteen times what SQLite lets it have by itself; a large write is 8 MiB
 _READERS = range(123, 128)
@@ -33,8 +34,7 @@ class WalWatch:
     """kernel.retention.Log."""
 
     def __init__(self, dialect: Dialect, clock: Clock) -> None:
-        in_file = dialect.one_kernel and dialect.url.database
-        self._path = Path(in_file) if in_file else None  # None: a server has the database, and its own log
+        self._path = path_of(dialect.url) if dialect.one_kernel else None  # None: a server has it, and a log of its own
         self._clock = clock
         self._since: dict[int, float] = {}  # by pid: when it was first seen to hold a reader's lock
         self._log = logging.getLogger("ringfence.store")
@@ -55,25 +55,21 @@ class WalWatch:
         """For status: {"wal_bytes", "wal_warning" when there is one}; nothing where a server has the database."""
         if self._path is None:
             return {}
-        facts: dict[str, Any] = {"wal_bytes": await asyncio.to_thread(_size, _beside(self._path, "-wal"))}
+        facts: dict[str, Any] = {"wal_bytes": await asyncio.to_thread(_size, beside(self._path, WAL))}
         return {**facts, "wal_warning": self._warning} if self._warning else facts
 
     def _looked(self, path: Path) -> tuple[int, list[int]]:
         """(bytes of the log, after a checkpoint if there were too many; who reads now)."""
-        log = _beside(path, "-wal")
+        log = beside(path, WAL)
         if _size(log) > BOUND:
             _checkpoint(path)
-        return _size(log), _readers(_beside(path, "-shm"))
+        return _size(log), _readers(beside(path, SHM))
 
     def _told(self, size: int, now: float) -> str:
         others = [pid for pid in self._since if pid != os.getpid()]
         named = [f"{pid} ({_name(pid)}), for {now - self._since[pid]:.0f} s" for pid in others[:_MOST_NAMED]]
         who = f"it is read by process {', '.join(named)}" if named else "who reads it cannot be seen from here"
         return f"the log of the database has {size >> 20} MiB and cannot be written over: {who}; end that reader"
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
 
 
 def _size(path: Path) -> int:

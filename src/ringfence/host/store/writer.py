@@ -142,7 +142,10 @@ class Writer:
                 lost_race = len(batch) == 1 and raced(error) and number < RACES
                 if number == TRIES or not (lost_race or _may_repeat(error, attempt)):
                     self._failed(error, attempt)
-                    raise _told(error, attempt) from error
+                    told = _told(error, attempt)
+                    if told is error:
+                        raise
+                    raise told from error
                 await asyncio.sleep(_PAUSE_SECONDS * 2 ** (number - 1))
             else:
                 self._done(attempt)
