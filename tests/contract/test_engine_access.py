@@ -21,6 +21,7 @@ from ringfence.host.kernel.errors import (
 )
 from ringfence.host.kernel.people import Actor
 from tests.support.engine_rig import OPERATOR, Rig, rig
+from tests.support.store import newest
 
 Act = Callable[[Rig, Actor, str], Awaitable[Any]]
 
@@ -99,7 +100,7 @@ async def test_an_operator_sees_that_a_thread_exists_and_no_text(tmp_path: Path)
         assert (await r.engine.threads.turn(OPERATOR, turn.id)).reply is None
         assert (await refusal(r.engine.threads.say(OPERATOR, "default", "t", "x", "queue", None)))[0] == "refused"
         acting = await r.engine.people.act_as(OPERATOR, "default", "alice")
-        assert (await r.store.audit.last(1))[0]["action"] == "act_as"
+        assert (await newest(r.store.audit, 1))[0]["action"] == "act_as"
         assert "my words" in str(await r.engine.threads.messages(acting, "default", "t", None, 10))
         assert not acting.operator
         assert (await refusal(r.engine.boxes.show(acting, "default", "bob")))[0] == "not_found"
@@ -110,7 +111,7 @@ async def test_operators_acts_on_others_are_recorded(tmp_path: Path) -> None:
         await r.engine.boxes.start(OPERATOR, "default", "alice")
         await r.engine.boxes.set_limits(OPERATOR, "default", "alice", {"pids": 100})
         await r.engine.boxes.start(r.actors["alice"], "default", "alice")  # one's own is not
-        actions = sorted(row["action"] for row in await r.store.audit.last(100))
+        actions = sorted(row["action"] for row in await newest(r.store.audit, 100))
         assert actions.count("box.start") == 1
         assert actions.count("box.limits") == 1
 

@@ -12,6 +12,7 @@ from ringfence.host.kernel.threads import Turn, TurnState
 from ringfence.wire import messages as wire
 from tests.support.engine_rig import OPERATOR, Rig, rig
 from tests.support.fakes import Loop, native
+from tests.support.store import newest
 
 WHO = ("actor", "member", "stranger", "owner", "eve", "operator", "glass")
 
@@ -102,8 +103,8 @@ async def test_who_may_do_what_to_a_thread_and_its_runs(tmp_path: Path, who: str
         if who == "glass":
             await r.engine.threads.break_glass(GLASS, "default", "t", "a complaint")
         actor = {"operator": OPERATOR, "glass": GLASS}[who] if who not in names else r.actors[names[who]]
-        before = len(await r.store.audit.last(100))
+        before = len(await newest(r.store.audit, 100))
         found = {act: await tried(r, actor, turn, act) for act in MAY}
         assert found == {act: answers[who] for act, answers in MAY.items()}
-        recorded = [row["action"] for row in (await r.store.audit.last(100))[before:]]
+        recorded = [row["action"] for row in (await newest(r.store.audit, 100))[before:]]
         assert recorded == (["run.cancel", "run.redrive", "thread.break_glass"] if actor.operator else [])

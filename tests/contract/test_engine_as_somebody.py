@@ -14,6 +14,7 @@ from ringfence.host.kernel.people import Actor
 from ringfence.host.kernel.ports import Accepted
 from tests.support.databases import outside
 from tests.support.engine_rig import OPERATOR, Rig, rig
+from tests.support.store import newest
 
 Act = Callable[[Rig, Actor, Accepted], Coroutine[Any, Any, Any]]
 
@@ -43,7 +44,7 @@ async def post(r: Rig, actor: Actor, said: Accepted) -> Any:
 
 
 async def since(r: Rig, before: int) -> list[tuple[str, str]]:
-    rows = [row for row in (await r.store.audit.last(1000))[before:] if row["action"] != "act_as"]
+    rows = [row for row in (await newest(r.store.audit, 1000))[before:] if row["action"] != "act_as"]
     assert all(row["actor"]["impersonated"] and row["actor"]["name"] == "alice" for row in rows)
     return [(row["action"], row["subject"]) for row in rows]
 
@@ -53,7 +54,7 @@ async def test_each_act_names_what_it_is_about(tmp_path: Path, act: Act) -> None
     async with rig(tmp_path) as r:
         said = await r.say("alice", "$ echo hi")
         await r.turn(said)
-        before = len(await r.store.audit.last(1000))
+        before = len(await newest(r.store.audit, 1000))
         await act(r, r.actors["alice"], said)
         assert await since(r, before) == [], "the control: nobody is written down for their own"
         acting = await r.engine.people.act_as(OPERATOR, "default", "alice")
@@ -74,7 +75,7 @@ async def test_reads_are_recorded_once_in_a_while_and_posts_each_time(
         await r.turn(said)
         other = await r.say("alice", "hello", "u")
         acting = await r.engine.people.act_as(OPERATOR, "default", "alice")
-        before = len(await r.store.audit.last(1000))
+        before = len(await newest(r.store.audit, 1000))
         for _ in range(3):
             await events(r, acting, said)
             await messages(r, acting, said)
@@ -85,7 +86,7 @@ async def test_reads_are_recorded_once_in_a_while_and_posts_each_time(
             await post(r, acting, said)
         assert (await since(r, before))[2:] == [("thread.post", f"thread:{said.message.thread}")] * 2
         monkeypatch.setattr(as_somebody, "AGAIN_SECONDS", -1.0)
-        before = len(await r.store.audit.last(1000))
+        before = len(await newest(r.store.audit, 1000))
         r.engine.threads._as_somebody._until.clear()
         for _ in range(2):
             await events(r, acting, said)
@@ -95,7 +96,7 @@ async def test_reads_are_recorded_once_in_a_while_and_posts_each_time(
 async def test_the_first_message_of_a_thread_names_it(tmp_path: Path) -> None:
     async with rig(tmp_path) as r:
         acting = await r.engine.people.act_as(OPERATOR, "default", "alice")
-        before = len(await r.store.audit.last(1000))
+        before = len(await newest(r.store.audit, 1000))
         said = await r.engine.threads.say(acting, "default", "new", "mine", "queue", None)
         assert ("thread.post", f"thread:{said.message.thread}") in await since(r, before)
 

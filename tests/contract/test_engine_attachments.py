@@ -101,6 +101,7 @@ async def test_what_cannot_be_attached(
 
 
 @pytest.mark.root
+@pytest.mark.sqlite  # no matter of the database, and 5 s
 async def test_nothing_outside_is_seen_by_a_link_that_is_swapped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -278,6 +278,7 @@ async def test_a_wire_that_ends_while_its_flight_lands_holds_nobody_up(tmp_path:
         assert (await r.exec("alice", "true")).code == 0
 
 
+@pytest.mark.sqlite  # no matter of the database, and 5 s of pauses
 @pytest.mark.parametrize("after", [0.0, 0.01])
 async def test_a_guest_that_breaks_each_wire_is_dialled_a_few_times_and_given_up(tmp_path: Path, after: float) -> None:
     """`after` 0: it breaks while the dial itself is still under way, and nobody else would dial again."""

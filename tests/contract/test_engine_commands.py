@@ -15,6 +15,7 @@ from ringfence.host.kernel.environment import BASE
 from ringfence.host.kernel.errors import Invalid, NotFound, Refused, TooLarge
 from ringfence.host.kernel.people import Actor, Scope
 from tests.support.engine_rig import OPERATOR, Rig, eventually, rig
+from tests.support.store import newest
 
 
 async def test_the_environment_is_the_table_and_what_was_asked(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ async def test_who_may(tmp_path: Path) -> None:
             await run(reader, "default", "alice", request)
         assert r.box("alice").starts == 0
         assert (await (await run(OPERATOR, "default", "alice", request)).outcome()).code == 0
-        last = (await r.store.audit.last(1))[0]
+        last = (await newest(r.store.audit, 1))[0]
         assert last["action"] == "exec"
 
 

@@ -19,6 +19,7 @@ from ringfence.host.kernel.errors import Conflict, DiskFull
 from ringfence.host.kernel.ports import Sight
 from tests.support.engine_rig import CONFIG, OPERATOR, Rig, eventually, rig
 from tests.support.fake_driver import FolderFiles
+from tests.support.store import newest
 
 LIMIT = 32 << 20
 SMALL: dict[str, Any] = {"limits": replace(CONFIG.limits, disk=LIMIT), "disk_seconds": 0.05}
@@ -98,7 +99,7 @@ async def test_a_tree_that_nobody_can_measure_is_stopped_and_one_that_takes_long
         shown = await r.engine.boxes.show(OPERATOR, "default", "alice")
         assert (shown.observed, shown.disk_bytes) == ("stopped", -1)
         assert r.box("bob").running  # control: a walk that waits holds up nobody else's
-        told = next(row for row in await r.store.audit.last(100) if row["action"] == "box.disk_full")
+        told = next(row for row in await newest(r.store.audit, 100) if row["action"] == "box.disk_full")
         assert told["details"]["used_bytes"] == -1 and told["details"]["limit_bytes"] == LIMIT
 
 
@@ -167,9 +168,12 @@ async def test_a_stop_that_leaves_a_disk_read_only_says_so_and_the_box_is_stoppe
         r.driver.observe = seen  # type: ignore[method-assign]
         alice = r.actors["alice"]
         await r.exec("alice", "true")
-        with pytest.raises(Conflict, match=r"the box is stopped; it could not be mounted anew: process 7") as caught:
-            await r.engine.boxes.stop(alice, "default", "alice")
-        assert "box stop" in caught.value.remedy and caught.value.details["stopped"] is True
+        for who, remedy in ((alice, "tell the operator"), (OPERATOR, "box stop")):
+            with pytest.raises(
+                Conflict, match=r"the box is stopped; it could not be mounted anew: process 7"
+            ) as caught:
+                await r.engine.boxes.stop(who, "default", "alice")
+            assert remedy in caught.value.remedy and caught.value.details["stopped"] is True
         assert not r.box("alice").running
         assert (await r.engine.boxes.show(alice, "default", "alice")).desired == "stopped"
         for whole in (DiskUse("image", 4096, 4096, 3, 100), DiskUse("image", problem="it cannot be mounted")):

@@ -14,23 +14,15 @@ from ringfence.host.kernel.effects import EffectRow, EffectState
 from ringfence.host.kernel.gates import GateKind, GateState
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.policy import Policy
-from ringfence.host.kernel.ports import Accepted
 from ringfence.host.kernel.runs import RunState
 from ringfence.host.kernel.threads import TurnState
-from tests.support.engine_rig import Rig, eventually, rig
+from ringfence.wire import messages as wire
+from tests.support.approving import lost_while_sent
+from tests.support.engine_rig import eventually, rig
+from tests.support.fakes import Loop
 from tests.support.paying import ASK, CALL, Repeatable, hook, paid_key, parked, paying
-from tests.support.receiver import SECRET, Receiver, receiver
-
-
-async def kill_while_sent(r: Rig, outside: Receiver, said: Accepted) -> None:
-    """The server goes while the request is out; its loop goes with it."""
-
-    async def loop_dies() -> None:
-        await r.world.kill_box(r.box("alice").id)
-
-    await asyncio.wait_for(outside.seen.wait(), 30)
-    await r.restart(loop_dies)
-    outside.gate.set()
+from tests.support.receiver import SECRET, receiver
+from tests.support.store import newest
 
 
 async def test_an_allowed_effect_is_sent_once_and_its_outcome_is_the_steps(tmp_path: Path) -> None:
@@ -61,8 +53,6 @@ async def test_without_a_rule_nothing_goes_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("says_pure", ["pure", "idempotent", "local", "host"])
 async def test_what_a_loop_calls_it_does_not_matter(tmp_path: Path, says_pure: str) -> None:
     """A loop that names another class gets around neither policy nor ledger."""
-    from ringfence.wire import messages as wire
-    from tests.support.fakes import Loop
 
     async def sly(loop: Loop) -> None:
         params = wire.StepBegin(loop.start["token"], 1, "http.webhook", CALL["arguments"], says_pure)  # type: ignore[arg-type]
@@ -168,9 +158,7 @@ async def test_an_intent_that_was_never_sent_is_sent_without_a_look(tmp_path: Pa
 async def test_what_nobody_knows_is_asked(tmp_path: Path) -> None:
     """F06 without evidence: parked at a gate in_doubt, never sent again by itself, also not by another server."""
     async with paying(tmp_path) as (r, outside):
-        outside.behave, outside.says = "hang_after", "unknown"
-        said = await r.say("alice", "pay")
-        await kill_while_sent(r, outside, said)
+        said = await lost_while_sent(r, outside)
         await parked(r, said)
         await r.restart()
         await asyncio.sleep(0.3)
@@ -187,9 +175,7 @@ async def test_what_nobody_knows_is_asked(tmp_path: Path) -> None:
 )
 async def test_a_person_says_what_became_of_it(tmp_path: Path, answer: str, arrived: int, state: str, ok: bool) -> None:
     async with paying(tmp_path) as (r, outside):
-        outside.behave, outside.says = "hang_after", "unknown"
-        said = await r.say("alice", "pay")
-        await kill_while_sent(r, outside, said)
+        said = await lost_while_sent(r, outside)
         await parked(r, said)
         outside.behave = "ok"
         [gate] = await r.store.gates.of_run(said.run.id)
@@ -267,7 +253,7 @@ async def test_the_secret_and_the_query_are_nowhere(tmp_path: Path, caplog: pyte
         events = await r.store.events.after(said.turn.thread, 0, 1000)
         gates = await r.store.gates.of_run(said.run.id)
         rows = await r.store.effects.of_run(said.run.id)
-        kept = [*events, *gates, *rows, *await r.store.steps.all(said.run.id), await r.store.audit.last(100)]
+        kept = [*events, *gates, *rows, *await r.store.steps.all(said.run.id), await newest(r.store.audit, 100)]
         text = repr(kept) + caplog.text + repr(r.with_parts["capabilities"]["http.webhook"]._places)
         for file in tmp_path.glob("ringfence.db*"):
             text += file.read_bytes().decode(errors="replace")

@@ -19,10 +19,14 @@ from ringfence.host.kernel.runs import RunState
 from ringfence.host.kernel.script import parse_script
 from ringfence.host.kernel.threads import TurnState
 from ringfence.host.models.scripted import Scripted
-from tests.contract.test_engine_effects import kill_while_sent
+from ringfence.wire import messages as wire
+from tests.support.approving import lost_while_sent
 from tests.support.engine_rig import Rig, eventually
+from tests.support.fakes import Loop
+from tests.support.fakes import parked as idle
 from tests.support.paying import ASK, CALL, asked, paid_key, parked, paying
 from tests.support.receiver import Receiver
+from tests.support.store import newest
 
 PATIENCE = 30.0
 
@@ -75,7 +79,13 @@ async def crossed(
 
 async def test_evidence_of_the_first_try_does_not_end_the_second(tmp_path: Path) -> None:
     """The run ends meanwhile (deadline): its own look-up said `not_done`, and by then that is of no try that counts."""
-    async with paying(tmp_path, kind=Crossed) as (r, outside):
+
+    async def pays(loop: Loop) -> None:
+        """And says no more: a reply could end the run before its time does."""
+        await loop.ask("step.begin", wire.StepBegin(loop.start["token"], 1, CALL["name"], CALL["arguments"], "host"))
+        await idle(loop)
+
+    async with paying(tmp_path, kind=Crossed, script=pays) as (r, outside):
         outside.behave = "fail_before"
         said = await r.say("alice", "pay")
 
@@ -116,7 +126,7 @@ async def test_evidence_of_the_first_try_sends_no_third(tmp_path: Path) -> None:
 
 async def outcomes(r: Rig) -> list[list[str]]:
     """Of each intent, oldest first."""
-    intents = [row for row in await r.store.audit.last(200) if row["lane"] == "intent" and row["ref"] is None]
+    intents = [row for row in await newest(r.store.audit, 200) if row["lane"] == "intent" and row["ref"] is None]
     return [[said["details"]["outcome"] for said in await r.store.audit.outcomes(row["id"])] for row in intents]
 
 
@@ -128,18 +138,14 @@ async def test_the_audit_has_one_outcome_of_an_effect_that_went_well(tmp_path: P
 
 async def test_the_audit_has_the_outcome_that_a_look_up_found(tmp_path: Path) -> None:
     async with paying(tmp_path) as (r, outside):
-        outside.behave, outside.says = "hang_after", "done"
-        said = await r.say("alice", "pay")
-        await kill_while_sent(r, outside, said)
+        said = await lost_while_sent(r, outside, "done")
         assert (await r.turn(said, PATIENCE)).state is TurnState.COMPLETED
         assert await outcomes(r) == [["done"]]
 
 
 async def test_the_audit_has_the_outcome_that_a_person_said(tmp_path: Path) -> None:
     async with paying(tmp_path) as (r, outside):
-        outside.behave, outside.says = "hang_after", "unknown"
-        said = await r.say("alice", "pay")
-        await kill_while_sent(r, outside, said)
+        said = await lost_while_sent(r, outside)
         gate = await parked(r, said)
         await r.engine.gates.answer(r.actors["alice"], gate.id, "done", None)
         assert (await r.turn(said, PATIENCE)).state is TurnState.COMPLETED
@@ -153,9 +159,7 @@ async def test_the_audit_has_the_outcome_that_a_person_said(tmp_path: Path) -> N
 async def test_a_cancellation_hears_what_a_person_has_said(tmp_path: Path, when: str) -> None:
     """Acknowledged, and not used yet: the run waits for its turn, or its loop has not asked again."""
     async with paying(tmp_path) as (r, outside):
-        outside.behave, outside.says = "hang_after", "unknown"
-        said = await r.say("alice", "pay")
-        await kill_while_sent(r, outside, said)
+        said = await lost_while_sent(r, outside)
         gate = await parked(r, said)
         assert gate.kind is GateKind.IN_DOUBT
         r.world.script = idle
@@ -169,10 +173,6 @@ async def test_a_cancellation_hears_what_a_person_has_said(tmp_path: Path, when:
         [row], [step] = await r.store.effects.of_run(said.run.id), await r.store.steps.all(said.run.id)
         assert (row.state, (step.result or {})["effect"]) == (EffectState.DONE, "done")
         assert (await r.store.gates.get(gate.id)).state is GateState.USED
-
-
-async def idle(_: Any) -> None:
-    await asyncio.get_running_loop().create_future()
 
 
 # --- a loop that was renewed -----------------------------------------------------------------------------------------

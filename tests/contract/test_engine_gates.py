@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from ringfence.host.capabilities.webhook import WebhookTool
 from ringfence.host.engine import letting_out, sending
 from ringfence.host.engine.gates import NOT_TAKEN
-from ringfence.host.kernel.capabilities import key_of, register
+from ringfence.host.kernel.capabilities import Need, key_of, register
 from ringfence.host.kernel.effects import EffectState
 from ringfence.host.kernel.errors import Conflict
 from ringfence.host.kernel.gates import ANEW, Gate, GateKind, GateState
@@ -19,9 +20,15 @@ from ringfence.host.kernel.policy import REDACTED, Obligations, Policy, Rule, Ve
 from ringfence.host.kernel.ports import Accepted
 from ringfence.host.kernel.threads import TurnState
 from ringfence.host.store import gate_asking
+from ringfence.host.store.ledger import effects, gates
+from ringfence.host.store.schema import runs, steps
+from ringfence.wire import messages as wire
+from tests.support.approving import lost_while_sent, newer, result, yes
 from tests.support.engine_rig import Rig
+from tests.support.fakes import Loop
 from tests.support.paying import ALLOW, ASK, asked, parked, paying
 from tests.support.receiver import Receiver
+from tests.support.store import newest
 
 PATIENCE = 30.0
 OTHER_KEY = b"o" * 32
@@ -35,23 +42,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def said_of(answer: Verdict, where: tuple[tuple[str, Any], ...] = (), **obligations: Any) -> Rule:
     return Rule("http.*", answer, where, Obligations(**obligations))
-
-
-async def answered(r: Rig, gate: Gate, said: str = "allow") -> None:
-    await r.engine.gates.answer(r.actors["alice"], gate.id, said, None)
-
-
-async def next_gate(r: Rig, said: Accepted, before: Gate) -> Gate:
-    """The one that is there after `before`, once the run waits at it."""
-    async with asyncio.timeout(PATIENCE):
-        while (await r.store.gates.of_run(said.run.id))[-1].id == before.id:
-            await asyncio.sleep(0.01)
-    return await parked(r, said)
-
-
-async def result(r: Rig, said: Accepted, n: int = 1) -> dict[str, Any]:
-    step = await r.store.steps.get(said.run.id, n)
-    return dict(step.result or {}) if step is not None else {}
 
 
 async def told(r: Rig, said: Accepted) -> dict[str, Any]:
@@ -71,9 +61,6 @@ class Missing:
         self.there = False
 
     def kind(self) -> Any:
-        from ringfence.host.capabilities.webhook import WebhookTool
-        from ringfence.host.kernel.capabilities import Need
-
         missing = self
 
         class Tool(WebhookTool):
@@ -95,17 +82,13 @@ async def test_what_has_expired_while_it_was_mended_does_not_go_out(tmp_path: Pa
         key.there = True
 
         await began_earlier(r, said, timedelta(hours=2))
-        await answered(r, gate, "done")
+        await yes(r, gate, said="done")
         end = await told(r, said)
         assert (end["reason"], end["effect"], sent(outside)) == ("refused", "not_done", 0)
         assert "earlier than this" in end["error"]
 
 
 async def began_earlier(r: Rig, said: Accepted, by: timedelta) -> None:
-    import sqlalchemy as sa
-
-    from ringfence.host.store.schema import steps
-
     step = await r.store.steps.get(said.run.id, 1)
     assert step is not None
     change = sa.update(steps).where(steps.c.run == said.run.id).values(begun_at=step.begun_at - by)
@@ -121,10 +104,10 @@ async def test_a_rule_that_has_come_to_ask_is_asked_before_it_goes_out(tmp_path:
         r.with_parts["policy"] = ASK
         key.there = True
         await r.restart()
-        await answered(r, gate, "done")
-        approval = await next_gate(r, said, gate)
+        await yes(r, gate, said="done")
+        approval = await newer(r, said, gate)
         assert (approval.kind, approval.state, sent(outside)) == (GateKind.APPROVAL, GateState.OPEN, 0)
-        await answered(r, approval, says)
+        await yes(r, approval, said=says)
         end = await told(r, said)
         assert (end["ok"], sent(outside)) == (says == "allow", int(says == "allow"))
         [row] = await r.store.effects.of_run(said.run.id)
@@ -138,7 +121,7 @@ async def test_a_rule_that_denies_by_now_wins(tmp_path: Path) -> None:
         r.with_parts["policy"] = Policy((*ALLOW.rules, said_of(Verdict.DENY)))
         key.there = True
         await r.restart()
-        await answered(r, gate, "done")
+        await yes(r, gate, said="done")
         assert ((await told(r, said))["reason"], sent(outside)) == ("refused", 0)
 
 
@@ -149,7 +132,7 @@ async def test_a_rule_that_redacts_more_by_now_lets_out_nothing_of_before(tmp_pa
         r.with_parts["policy"] = Policy((said_of(Verdict.ALLOW, redact=("body.amount",)),))
         key.there = True
         await r.restart()
-        await answered(r, gate, "done")
+        await yes(r, gate, said="done")
         end = await told(r, said)
         assert ("redacts" in end["error"], sent(outside)) == (True, 0)
 
@@ -159,12 +142,12 @@ async def test_an_approval_is_not_asked_a_second_time_for_a_rule_that_asks_as_be
     key = Missing()
     async with paying(tmp_path, ASK, kind=key.kind()) as (r, outside):
         said, approval = await asked(r)
-        await answered(r, approval)
-        gate = await next_gate(r, said, approval)
+        await yes(r, approval)
+        gate = await newer(r, said, approval)
         now = r.with_parts["policy"] = Policy((*ASK.rules, Rule("other.*", Verdict.DENY)))
         key.there = True
         await r.restart()
-        await answered(r, gate, "done")
+        await yes(r, gate, said="done")
         assert ((await told(r, said))["ok"], sent(outside)) == (True, 1)
         [row] = await r.store.effects.of_run(said.run.id)
         assert (row.gate, row.policy) == (approval.id, now.digest)
@@ -178,7 +161,7 @@ async def test_a_rule_that_matches_by_what_it_redacts_lets_out_what_was_approved
     async with paying(tmp_path, policy) as (r, outside):
         said, gate = await asked(r)
         assert gate.arguments["body"] == {"amount": REDACTED}
-        await answered(r, gate)
+        await yes(r, gate)
         assert (await told(r, said))["ok"]
         assert list(outside.done.values()) == [{"amount": REDACTED}]
 
@@ -203,11 +186,11 @@ async def test_an_open_approval_of_a_lost_key_is_asked_anew(tmp_path: Path) -> N
     async with paying(tmp_path, ASK) as (r, outside):
         said, gate = await asked(r)
         await key_lost(r)
-        again = await next_gate(r, said, gate)
+        again = await newer(r, said, gate)
         old = await r.store.gates.get(gate.id)
         assert (old.state, old.reason, old.answer) == (GateState.EXPIRED, ANEW, None)
         assert (again.kind, again.digest, again.state) == (GateKind.APPROVAL, gate.digest, GateState.OPEN)
-        await answered(r, again)
+        await yes(r, again)
         assert ((await told(r, said))["ok"], sent(outside)) == (True, 1)
 
 
@@ -225,24 +208,16 @@ async def test_an_open_setup_of_a_lost_key_is_asked_anew(tmp_path: Path) -> None
     async with paying(tmp_path, ALLOW, kind=key.kind()) as (r, outside):
         said, gate = await asked(r)
         await key_lost(r)
-        again = await next_gate(r, said, gate)
+        again = await newer(r, said, gate)
         assert (again.kind, again.state) == (GateKind.SETUP, GateState.OPEN)
         key.there = True
-        await answered(r, again, "done")
+        await yes(r, again, said="done")
         assert ((await told(r, said))["ok"], sent(outside)) == (True, 1)
 
 
 async def in_doubt(r: Rig, outside: Receiver, text: str = "pay", thread: str = "t") -> tuple[Accepted, Gate]:
     """A call that was sent, of which nobody knows what became."""
-    outside.behave, outside.says = "hang_after", "unknown"
-    said = await r.say("alice", text, thread)
-    await asyncio.wait_for(outside.seen.wait(), PATIENCE)
-
-    async def loop_dies() -> None:
-        await r.world.kill_box(r.box("alice").id)
-
-    await r.restart(loop_dies)
-    outside.gate.set()
+    said = await lost_while_sent(r, outside, text=text, thread=thread)
     await r.until(said.run.id, lambda run: run.reason == "in_doubt", PATIENCE)
     gate = await parked(r, said)
     assert gate.kind is GateKind.IN_DOUBT
@@ -256,12 +231,12 @@ async def test_a_doubt_of_a_lost_key_is_asked_anew(tmp_path: Path, when: str) ->
         said, gate = await in_doubt(r, outside)
         if when == "answered":
             r.engine._work.drain()
-            await answered(r, gate, "done")
+            await yes(r, gate, said="done")
         await key_lost(r)
-        again = await next_gate(r, said, gate)
+        again = await newer(r, said, gate)
         assert (again.kind, again.state, sent(outside)) == (GateKind.IN_DOUBT, GateState.OPEN, 1)
         assert (await r.store.gates.get(gate.id)).state is GateState.EXPIRED
-        await answered(r, again, "done")
+        await yes(r, again, said="done")
         assert ((await told(r, said))["ok"], sent(outside)) == (True, 1)
 
 
@@ -280,35 +255,30 @@ async def test_a_doubt_is_asked_about_whatever_else_is_open(tmp_path: Path, monk
         more = await r.say("alice", "$ true", "more")
         await r.turn(more, PATIENCE)
         assert "2 questions wait" in (await result(r, more))["error"], "control: of the others there are enough"
-        await answered(r, gate, "done")
+        await yes(r, gate, said="done")
         assert (await told(r, said))["ok"]
 
 
-@pytest.mark.parametrize("state", ["sent", "done"])
-async def test_an_answer_counts_though_the_webhook_is_declared_no_more(tmp_path: Path, state: str) -> None:
+@pytest.mark.parametrize(("answer", "wanted"), [("done", EffectState.DONE), ("not-done", EffectState.NOT_DONE)])
+async def test_an_answer_counts_though_the_webhook_is_declared_no_more(
+    tmp_path: Path, answer: str, wanted: EffectState
+) -> None:
     async with paying(tmp_path) as (r, outside):
         said, gate = await in_doubt(r, outside)
         r.with_parts["capabilities"] = register([])
         await r.restart()
-        if state == "sent":
-            await answered(r, gate, "done")
-        else:
-            await answered(r, gate, "not-done")
+        await yes(r, gate, said=answer)
         end = await told(r, said)
         [row] = await r.store.effects.of_run(said.run.id)
-        wanted = EffectState.DONE if state == "sent" else EffectState.NOT_DONE
         assert (row.state, end["effect"], sent(outside)) == (wanted, wanted.value, 1)
         assert (await r.store.gates.get(gate.id)).state is GateState.USED
 
 
 async def test_a_loop_is_told_of_a_tool_that_it_has_used_and_that_is_declared_no_more(tmp_path: Path) -> None:
     starts: list[list[str]] = []
-    from tests.support.fakes import Loop
 
     async def script(loop: Loop) -> None:
         starts.append([tool["name"] for tool in loop.start["tools"]])
-        from ringfence.wire import messages as wire
-
         arguments = {"name": "pay", "body": {"amount": 5}}
         await loop.ask("step.begin", wire.StepBegin(loop.start["token"], 1, "http.webhook", arguments, "host"))
         await loop.ask("run.finish", wire.RunFinish(loop.start["token"], "ok", 1 << 40))
@@ -317,7 +287,7 @@ async def test_a_loop_is_told_of_a_tool_that_it_has_used_and_that_is_declared_no
         said, gate = await in_doubt(r, outside)
         r.with_parts["capabilities"] = register([])
         await r.restart()
-        await answered(r, gate, "done")
+        await yes(r, gate, said="done")
         assert (await r.turn(said, PATIENCE)).reply == "ok"
         fresh = await r.say("alice", "pay", "fresh")
         await r.turn(fresh, PATIENCE)
@@ -332,8 +302,8 @@ async def test_a_command_that_was_denied_is_not_asked_about_again_in_its_run(tmp
     async with paying(tmp_path, policy) as (r, _):
         said = await r.say("alice", "$ echo secret\n$ echo secret\n$ echo other secret")
         gate = await parked(r, said)
-        await answered(r, gate, "deny")
-        other = await next_gate(r, said, gate)
+        await yes(r, gate, said="deny")
+        other = await newer(r, said, gate)
         assert other.arguments["command"] == "echo other secret", "control: another command is asked about"
         assert "the answer was no" in (await result(r, said, 2))["error"]
         assert [each.n for each in await r.store.gates.of_run(said.run.id)] == [1, 3]
@@ -351,6 +321,18 @@ async def test_a_list_has_no_calls_and_a_gate_has_its_own(tmp_path: Path) -> Non
         assert view.call is not None and '"amount": 5' in view.call
 
 
+async def test_a_list_counts_equal_gates_that_it_does_not_show(tmp_path: Path) -> None:
+    async with paying(tmp_path, ASK) as (r, _):
+        said, first = await asked(r)
+        await asked(r, thread="another")
+        ls, alice = r.engine.gates.ls, r.actors["alice"]
+        for listed in (ls(alice, "default", [], said.run.id, 10), ls(alice, "default", [], None, 1)):
+            assert [row.equal for row in await listed] == [1]
+        await yes(r, first, said="deny")
+        shown = await ls(alice, "default", ["open", "denied"], None, 10)
+        assert {row.gate.state: row.equal for row in shown} == {GateState.OPEN: 0, GateState.DENIED: 1}
+
+
 async def test_who_answers_sees_the_host_of_a_place_and_not_its_path(tmp_path: Path) -> None:
     async with paying(tmp_path, ASK) as (r, outside):
         _, gate = await asked(r)
@@ -360,12 +342,12 @@ async def test_who_answers_sees_the_host_of_a_place_and_not_its_path(tmp_path: P
 async def test_an_answer_that_does_not_count_says_so_in_the_audit(tmp_path: Path) -> None:
     async with paying(tmp_path, ASK) as (r, _):
         said, gate = await asked(r)
-        await answered(r, gate)
+        await yes(r, gate)
         await r.turn(said, PATIENCE)
         with pytest.raises(Conflict) as refused:
-            await answered(r, gate, "deny")
+            await yes(r, gate, said="deny")
         assert refused.value.remedy == f"ringfence gate show {gate.id}"
-        acts = [row for row in await r.store.audit.last(100) if row["subject"] == f"gate:{gate.id}"]
+        acts = [row for row in await newest(r.store.audit, 100) if row["subject"] == f"gate:{gate.id}"]
         assert [(row["action"], row["details"]["answer"]) for row in acts] == [
             ("gate.answer", "allow"),
             ("gate.answer", "deny"),
@@ -376,13 +358,8 @@ async def test_an_answer_that_does_not_count_says_so_in_the_audit(tmp_path: Path
 # --- whoever writes the database and has no key ----------------------------------------------------------------------
 
 
-async def forged(r: Rig, gate: Gate, state: str, **values: Any) -> None:
+async def forged(r: Rig, gate: Gate, state: str) -> None:
     """The ledger and the gate as somebody without gate.key writes them; the run goes on as if it had been answered."""
-    import sqlalchemy as sa
-
-    from ringfence.host.store.ledger import effects, gates
-    from ringfence.host.store.schema import runs
-
     row = {
         "run": gate.run, "n": gate.n, "user": gate.user, "capability": gate.tool, "digest": gate.digest,
         "key": key_of(gate.run, gate.n, gate.digest), "arguments": dict(gate.arguments), "sealed": gate.sealed,
@@ -391,7 +368,7 @@ async def forged(r: Rig, gate: Gate, state: str, **values: Any) -> None:
     }  # fmt: skip
 
     def work(tx: Any) -> None:
-        tx.connection.execute(sa.insert(effects).values({**row, **values}))
+        tx.connection.execute(sa.insert(effects).values(row))
         at = gate.created_at if state == "used" else None
         tx.connection.execute(sa.update(gates).where(gates.c.id == gate.id).values(state=state, used_at=at))
         tx.connection.execute(sa.update(runs).where(runs.c.id == gate.run).values(state="queued"))
@@ -409,7 +386,7 @@ def wall(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
 
 
 async def of_refused(r: Rig) -> list[str]:
-    return [row["details"]["why"] for row in await r.store.audit.last(100) if row["action"] == "effect.refused"]
+    return [row["details"]["why"] for row in await newest(r.store.audit, 100) if row["action"] == "effect.refused"]
 
 
 @pytest.mark.parametrize("state", ["expired", "used"])
@@ -430,20 +407,16 @@ async def test_a_row_of_a_gate_that_nobody_answered_is_not_sent(tmp_path: Path, 
 async def test_arguments_that_were_exchanged_in_the_ledger_are_not_sent(
     tmp_path: Path, wall: bool, policy: Policy
 ) -> None:
-    import sqlalchemy as sa
-
-    from ringfence.host.store.ledger import effects
-
     key, other = Missing(), {"name": "pay", "body": {"amount": 45666}}
     async with paying(tmp_path, policy, kind=key.kind()) as (r, outside):
         said, gate = await asked(r)
         if policy is ASK:
-            await answered(r, gate)
-            gate = await next_gate(r, said, gate)
+            await yes(r, gate)
+            gate = await newer(r, said, gate)
         change = sa.update(effects).where(effects.c.run == said.run.id).values(arguments=other)
         await r.store._database.write(lambda tx: tx.connection.execute(change))
         key.there = True
-        await answered(r, gate, "done")
+        await yes(r, gate, said="done")
         end = await told(r, said)
         assert list(outside.done.values()) == ([] if wall else [other["body"]])
         assert (end.get("reason") == "refused", len(await of_refused(r))) == (wall, int(wall))

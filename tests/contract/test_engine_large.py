@@ -112,8 +112,9 @@ async def test_bombs_that_are_asked_for_at_once_cost_one_conversation(tmp_path: 
         assert {type(answer) for answer in answers} == {Invalid}
         assert "more than 60000 lists and objects" in answers[0].message
         assert peak < 80 * MIB  # chunks, whole, and the ask of a driver; parsed, each of the 20 would take 600 MB
-        # On PostgreSQL the chunks themselves come over the loop: asyncpg has no threads.
-        assert share[0] < (0.7 if is_postgres(tmp_path) else 0.5)
+        # On PostgreSQL the chunks themselves come over the loop: asyncpg has no threads. Parsed on the loop: 0.48, and 0.90
+        # on PostgreSQL, where it is 0.71 on a busy machine.
+        assert share[0] < (0.82 if is_postgres(tmp_path) else 0.3)
 
 
 async def test_a_large_honest_conversation_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ async def test_a_large_honest_conversation_keeps_nobody_waiting(tmp_path: Path) 
         with loops_share() as share:
             answer = await generate(loop, digest, 1)
         assert answer["usage"]["input_tokens"] > 3_500_000
-        assert share[0] < 0.3, share
+        assert share[0] < (0.6 if is_postgres(tmp_path) else 0.3), share  # parsed on the loop: 0.75 and 0.86
 
 
 async def test_a_run_has_one_conversation_in_memory_and_every_ask_is_answered(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from ringfence.host.kernel.threads import BREAK_GLASS_SECONDS, Message, TurnStat
 from ringfence.wire import messages as wire
 from tests.support.engine_rig import OPERATOR, RealClock, Rig, eventually, rig
 from tests.support.fakes import FakeBroker, Loop, native
+from tests.support.store import newest
 
 
 async def running(r: Rig, name: str, text: str = "$ sleep 30", thread: str = "t") -> Any:
@@ -79,7 +80,7 @@ def say_of(r: Rig, steered: Steered) -> Say:
     """The use case over the rig's parts, with a callback of the test's."""
     parts = Parts(r.store, r.driver, FakeBroker(r.world), {}, RealClock(), r.ids, r.config, "krn_x")
 
-    async def lost(_: str) -> None:
+    def lost(_: str) -> None:
         raise AssertionError("no box is started here")
 
     bringup = BringUp(parts, Crew(), Links(parts), lost)
@@ -162,7 +163,7 @@ async def test_broken_glass_shows_text_and_no_steps(tmp_path: Path) -> None:
             await r.engine.threads.messages(OPERATOR, "default", "t", None, 10)
         closes = await r.engine.threads.break_glass(OPERATOR, "default", "t", "  a complaint ")
         assert 0 < (closes - RealClock().now()).total_seconds() <= BREAK_GLASS_SECONDS
-        row = (await r.store.audit.last(1))[0]
+        row = (await newest(r.store.audit, 1))[0]
         assert (row["action"], row["details"]) == ("thread.break_glass", {"reason": "a complaint"})
         assert "my words" in str(await r.engine.threads.messages(OPERATOR, "default", "t", None, 10))
         assert (await r.engine.threads.turn(OPERATOR, turn.id)).reply == turn.reply
@@ -200,7 +201,7 @@ async def test_a_reason_that_says_nothing(tmp_path: Path) -> None:
             with pytest.raises(Invalid):
                 await r.engine.threads.break_glass(OPERATOR, "default", "t", reason)
         assert await kinds(r, r.actors["alice"], "break_glass") == []
-        assert "thread.break_glass" not in str(await r.store.audit.last(10))
+        assert "thread.break_glass" not in str(await newest(r.store.audit, 10))
 
 
 # --- trying again ----------------------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ async def test_a_failed_run_is_tried_again(tmp_path: Path) -> None:
         turn = await r.turn(said)
         assert turn.state is TurnState.COMPLETED
         assert turn.reply is not None and "better" in turn.reply
-        assert "run.redrive" not in str(await r.store.audit.last(10))  # one's own
+        assert "run.redrive" not in str(await newest(r.store.audit, 10))  # one's own
         with pytest.raises(Conflict, match="only a failed one") as refused:
             await r.engine.runs.redrive(alice, said.run.id)
         assert refused.value.remedy == f"see: ringfence run show {said.run.id}"
@@ -239,10 +240,10 @@ async def test_a_run_is_not_tried_again_for_who_has_left(tmp_path: Path) -> None
         for actor in (r.actors["bob"], OPERATOR):
             with pytest.raises(Conflict, match="no longer a member"):
                 await r.engine.runs.redrive(actor, said.run.id)
-        assert "run.redrive" not in str(await r.store.audit.last(10))
+        assert "run.redrive" not in str(await newest(r.store.audit, 10))
         await r.engine.threads.set_member(r.actors["alice"], "default", "t", "bob", True)
         await r.engine.runs.redrive(OPERATOR, said.run.id)
-        assert (await r.store.audit.last(1))[0]["action"] == "run.redrive"
+        assert (await newest(r.store.audit, 1))[0]["action"] == "run.redrive"
         assert (await r.turn(said)).state is TurnState.COMPLETED
 
 

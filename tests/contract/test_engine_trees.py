@@ -103,17 +103,8 @@ async def happens(r: Rig, folder: Path, what: str) -> None:
         await r.store.boxes.new_tree(box)
 
 
-async def recorded_after(r: Rig, said: Accepted) -> bool:
-    checkpoint = await r.store.steps.checkpoint(said.run.id)
-    return await r.store.steps.count(said.run.id) > (checkpoint.step if checkpoint is not None else 0)
-
-
-async def comes_to_its_end(r: Rig, said: Accepted, at: int, lost: bool, arrived: Mapping[str, int]) -> None:
+async def comes_to_its_end(r: Rig, said: Accepted, at: int, arrived: Mapping[str, int]) -> None:
     turn = await r.turn(said, PATIENCE)
-    if lost:
-        assert (turn.state, turn.reason) == (TurnState.FAILED, "incompatible")
-        assert "tree" in repr(await r.details("alice", f"t{at}"))
-        return
     assert (turn.state, turn.reply) == (TurnState.COMPLETED, "paid")
     assert (r.box("alice").folder / f"log{at}").read_text() == "one\ntwo\n"
     assert _of(said, arrived) == {paid_key(said.run.id, 2): 1}
@@ -139,17 +130,17 @@ async def strikes(r: Rig, folder: Path, what: str, gone: str) -> None:
 
 @pytest.mark.parametrize(("what", "gone"), CASES, ids=["-".join(case) for case in CASES])
 async def test_between_two_steps(tmp_path: Path, what: str, gone: str) -> None:
-    """At each place at once: before the first step, between any two, after the last one."""
+    """At each place at once: before the first step, between any two, after the last one. Nothing is recorded after the
+    checkpoint there, so another tree under it is no reason to fail."""
     model = Stops()
     async with paying(tmp_path, ALLOW) as (r, outside):
         said = await working(r, model)
         await model.all_reached()
-        lost = [what == "restored" and await recorded_after(r, one) for one in said]
         await strikes(r, tmp_path, what, gone)
         model.go_on.set()
         try:
             for at, one in enumerate(said):
-                await comes_to_its_end(r, one, at, lost[at], outside.arrived)
+                await comes_to_its_end(r, one, at, outside.arrived)
         finally:
             if what == "reopened":  # the rig closes the first one
                 await r.engine.stop()

@@ -233,12 +233,15 @@ async def test_a_loop_is_given_the_thread_and_its_own_message_last(tmp_path: Pat
 async def test_no_more_than_the_limit_at_work(tmp_path: Path) -> None:
     most = 0
     now = 0
+    three = asyncio.Barrier(3)  # of the twelve: so many do come, however slow the machine is
 
     async def counted(loop: Loop) -> None:
         nonlocal most, now
         now += 1
         most = max(most, now)
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            await three.wait()
+        await asyncio.sleep(0.05)  # time for a fourth, if one could come
         now -= 1
         await loop.ask("run.finish", wire.RunFinish(loop.start["token"], "ok", FAR))
 

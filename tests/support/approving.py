@@ -21,8 +21,9 @@ from tests.support.receiver import Receiver
 PATIENCE = 30.0
 
 
-async def yes(r: Rig, gate: Gate, name: str = "alice", key: str | None = None) -> GateView:
-    return await r.engine.gates.answer(r.actors[name], gate.id, "allow", key)
+async def yes(r: Rig, gate: Gate, name: str = "alice", key: str | None = None, said: str = "allow") -> GateView:
+    """`said`: another word for it, of those that the gate takes."""
+    return await r.engine.gates.answer(r.actors[name], gate.id, said, key)
 
 
 async def forged(r: Rig, gate: Gate, **values: Any) -> None:
@@ -49,6 +50,19 @@ async def newer(r: Rig, said: Accepted, gate: Gate) -> Gate:
         while (await parked(r, said)).id == gate.id:
             await asyncio.sleep(0.01)
     return await parked(r, said)
+
+
+async def lost_while_sent(
+    r: Rig, outside: Receiver, says: str = "unknown", text: str = "pay", thread: str = "t"
+) -> Accepted:
+    """A call that was carried out, and the server is gone before it hears so; its loop goes with it. `says`: what the next
+    server is told when it looks."""
+    outside.behave, outside.says = "hang_after", says
+    said = await r.say("alice", text, thread)
+    await asyncio.wait_for(outside.seen.wait(), PATIENCE)
+    await r.restart(lambda: r.world.kill_box(r.box("alice").id))
+    outside.gate.set()
+    return said
 
 
 async def yes_while_down(r: Rig, gate: Gate, outside: Receiver, secret: bytes) -> None:

@@ -152,7 +152,7 @@ def outside(folder: Path, statement: str, *values: object) -> list[tuple[object,
 
 
 def _sqlite(folder: Path, statement: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
-    connection = sqlite3.connect(folder / "ringfence.db")
+    connection = sqlite3.connect(folder / FILE)
     try:
         rows = connection.execute(statement, values).fetchall()
         connection.commit()

@@ -52,7 +52,7 @@ def early_ack() -> None:
         if not isinstance(job.value, Accepted):
             return
         job.answer.get_loop().call_soon_threadsafe(job.resolve)
-        time.sleep(0.05)  # so that the answer is out when the commit begins
+        time.sleep(0.5)  # so that the answer is out when the commit begins
 
     Attempt._alone = told_at_once  # type: ignore[method-assign]
 

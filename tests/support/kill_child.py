@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ringfence.host.capabilities.webhook import Place, WebhookTool
 from ringfence.host.engine import capability_asks, sending
-from ringfence.host.kernel.capabilities import CallLimits, Capability, register
+from ringfence.host.kernel.capabilities import Capability, register
 from ringfence.host.kernel.declared import Webhook
 from ringfence.host.kernel.failpoints import Again, Failpoints, Point, Quiet
 from ringfence.host.kernel.gates import Gate
@@ -72,13 +72,13 @@ def server_clock(began: float) -> str:
 
 
 class Hook(WebhookTool):
-    """Of the class that is wanted, and in no hurry to wait."""
+    """Of the class that is wanted."""
 
     effect = Effect.ONCE
 
     @property
     def capability(self) -> Capability:
-        return replace(super().capability, effect=self.effect, limits=CallLimits(wait=0.1))
+        return replace(super().capability, effect=self.effect)
 
 
 class KillRig(ProcessRig):

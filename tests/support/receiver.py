@@ -1,7 +1,7 @@
 """A receiver of webhooks on loopback: what the outside world has seen, counted by key, and every way to behave badly.
 
-The oracle of the effect tests. It does a key once, as a good receiver does, unless it is told not to look at keys; `arrived`
-counts everything that reached it all the same. With a log, each of both is a line that is on disk before anything is answered.
+The oracle of the effect tests. `done` has a key once, as with a good receiver; `arrived` counts everything that reached it.
+With a log, what arrived and what was carried out, as often as it was, are lines that are on disk before anything is answered.
 """
 
 from __future__ import annotations

@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from ringfence.host.kernel.audit import Lane
+from ringfence.host.kernel.auditing import Audit
 from ringfence.host.kernel.canonical import digest
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.people import Tenant, User, UserKind
@@ -63,6 +66,11 @@ class Team:
         return (await self.events())[-1]
 
 
+async def newest(audit: Audit, limit: int) -> list[dict[str, Any]]:
+    """Rows of what was done, released and intended, oldest first."""
+    return (await audit.page({Lane.ACT, Lane.RELEASE, Lane.INTENT}, None, None, limit))[::-1]
+
+
 @asynccontextmanager
 async def opened(folder: Path, clock: HandClock | None = None, first: int = 0) -> AsyncIterator[SqlStore]:
     clock = clock or HandClock()
@@ -85,4 +93,15 @@ async def a_team(folder: Path, parallel: bool = False) -> AsyncIterator[Team]:
         yield Team(store, clock, tenant, alice, bob, thread, folder)
 
 
-__all__ = ["ARGUMENTS", "DIGEST", "INSTALLATION", "CountingIds", "HandClock", "Team", "a_team", "address", "opened"]
+__all__ = [
+    "ARGUMENTS",
+    "DIGEST",
+    "INSTALLATION",
+    "CountingIds",
+    "HandClock",
+    "Team",
+    "a_team",
+    "address",
+    "newest",
+    "opened",
+]

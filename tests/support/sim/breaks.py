@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from ringfence.host.kernel.audit import GENESIS, row_hash
+from ringfence.host.store import audit_chain
 from ringfence.host.store.keys import Key
 
 
@@ -22,4 +24,9 @@ def no_keys() -> None:
     Key.keep = kept_by_nobody  # type: ignore[method-assign, assignment]
 
 
-BREAKS: Mapping[str, Callable[[], None]] = MappingProxyType({"no_keys": no_keys})
+def no_links() -> None:
+    """No row of the audit says what was before it."""
+    vars(audit_chain)["row_hash"] = lambda _previous, *row: row_hash(GENESIS, *row)
+
+
+BREAKS: Mapping[str, Callable[[], None]] = MappingProxyType({"no_keys": no_keys, "no_links": no_links})

@@ -24,7 +24,7 @@ from ringfence.host.kernel.onward import Onward
 from ringfence.host.store import transaction
 from ringfence.host.store.audit_keys import Signer
 from ringfence.host.store.database import Database
-from ringfence.host.store.dialects import LeaseClock
+from ringfence.host.store.dialect import LeaseClock
 from ringfence.host.store.engine import Engines
 from ringfence.host.store.pools import ThreadPool
 from ringfence.host.store.sqlite import Sqlite

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ringfence.host.kernel.canonical import sha256_json
-from ringfence.host.kernel.capabilities import CallLimits, Capability, Sealed, Sending, Sent
+from ringfence.host.kernel.capabilities import Capability, Sealed, Sending, Sent
 from ringfence.host.kernel.errors import Failed, Refused, Unavailable
 from ringfence.host.kernel.ports import ModelReply
 from ringfence.host.kernel.runs import Effect, Evidence
@@ -68,8 +68,7 @@ class Hook:
 
     def __init__(self, receiver: Receiver, name: str, effect: Effect) -> None:
         self._receiver = receiver
-        schema = {"type": "object"}
-        self.capability = Capability(name, effect, "sends", schema, lookup=True, limits=CallLimits(wait=0.1))
+        self.capability = Capability(name, effect, "sends", {"type": "object"}, lookup=True)
 
     def wrong(self, arguments: Mapping[str, Any]) -> str:
         return ""

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ringfence.host.kernel.audit_check import Report
 from ringfence.host.kernel.capabilities import register
 from ringfence.host.kernel.errors import RingfenceError
 from ringfence.host.kernel.people import Actor
@@ -50,7 +51,7 @@ class Story:
         self.receiver = Receiver(self.log, chance)
         self.model = SimModel(chance)
         self._asks = chance.happens(0.4)
-        self._kernels = 0
+        self._kernels = self._acting = 0
         self._parts: dict[str, Any] = {
             "models": {"scripted": self.model},
             "policy": ASK if self._asks else ALLOW,
@@ -188,6 +189,7 @@ class Story:
             await asyncio.sleep(self.chance.weighted(((0.3, 3), (2.0, 3), (12.0, 1))))
         self._faults_off()
         await self._quiet()
+        self.wrong += await self._chains()
         serving.cancel()
         self.wrong += self.people.wrong
         return self._verdict()
@@ -199,8 +201,10 @@ class Story:
             (self.people.answer, 3),
         ]
         act = self.chance.weighted(acts)
+        self._acting += 1
         await asyncio.sleep(self.chance.between(0, 1))
         await act()
+        self._acting -= 1
 
     def _faults_off(self) -> None:
         self.chance.note("faults are off")
@@ -209,7 +213,7 @@ class Story:
             self.kernel.trouble.crash_in = 0
 
     async def _quiet(self) -> None:
-        """Until every run is over; people answer whatever waits for them."""
+        """Until everybody has had their answer and every run is over; people answer whatever waits for them."""
         until = self._loop.time() + QUIET
         while self._loop.time() < until:
             await asyncio.sleep(8)
@@ -217,10 +221,21 @@ class Story:
                 self.kernel.trouble.crash_in = 0
             asked = await self.people.answer(all_of_them=True)
             rows = outside(self._folder, "SELECT state FROM runs")
-            if not asked and all(str(row[0]) in [state.value for state in RUN_FINAL] for row in rows):
+            if (
+                not asked
+                and not self._acting
+                and all(str(row[0]) in [state.value for state in RUN_FINAL] for row in rows)
+            ):
                 await asyncio.sleep(15)
                 return
         self.wrong.append("it does not come to an end")
+
+    async def _chains(self) -> list[str]:
+        """Those of the audit, of every kernel that there was."""
+        report = await self.people.called(lambda kernel: kernel.store.audit.verify())
+        if not isinstance(report, Report):
+            return [f"I2: the chains of the audit cannot be read: {report!r}"]
+        return [] if report.ok else [f"I2: the chains of the audit: {report.as_json()}"]
 
     def broken_off(self, why: str) -> Verdict:
         """Of a seed that has no end."""

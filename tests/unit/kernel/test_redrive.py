@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -152,8 +154,6 @@ def test_whatever_is_found(found: Found) -> None:
 @given(facts, st.lists(st.sampled_from(Evidence), min_size=4, max_size=4))
 def test_looking_is_enough(found: Found, evidence: list[Evidence]) -> None:
     """With evidence for what was unclear, there is never a second look."""
-    from dataclasses import replace
-
     looked = tuple(
         replace(doubt, evidence=found_out) if doubt.unclear else doubt
         for doubt, found_out in zip(found.doubts, evidence, strict=False)

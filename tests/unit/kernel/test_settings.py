@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -178,8 +179,10 @@ def test_the_command_line_is_checked_as_the_file_is() -> None:
             override(Settings(), wrong)
 
 
-@pytest.mark.parametrize("raw", [{"hom": ""}, {"listen": [1]}, {"listen": "x"}, {"limits": {"mem": 1}}, {"limits": 3}])
-def test_foreign_json_is_refused(raw: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "raw", [{"hom": ""}, {"listen": [1]}, {"listen": "x"}, {"limits": {"mem": 1}}, {"limits": 3}, 5, None, [], "home"]
+)
+def test_foreign_json_is_refused(raw: Any) -> None:
     with pytest.raises(Invalid):
         Settings.from_json(raw)
 

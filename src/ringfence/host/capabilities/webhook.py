@@ -32,10 +32,10 @@ from ringfence.host.kernel.declared import Webhook
 from ringfence.host.kernel.errors import Invalid
 from ringfence.host.kernel.gates import GateKind
 from ringfence.host.kernel.key_files import MISSING
+from ringfence.host.kernel.matchable import WEBHOOK
 from ringfence.host.kernel.ports import Clock
 from ringfence.host.kernel.runs import Effect, Evidence
 
-NAME = "http.webhook"
 CONNECT_SECONDS = 5.0
 SEND_SECONDS = 15.0  # as a whole: a receiver that needs longer is asked by key
 LOOK_UP_SECONDS = 5.0
@@ -97,7 +97,7 @@ class WebhookTool:
     def capability(self) -> Capability:
         names = sorted(self._places)
         return Capability(
-            name=NAME,
+            name=WEBHOOK,
             effect=Effect.ONCE,
             summary=f"Sends JSON to a place outside that the operator has declared: {', '.join(names)}. Done once.",
             schema={
@@ -119,7 +119,7 @@ class WebhookTool:
 
     def wrong(self, arguments: Mapping[str, Any]) -> str:
         if set(arguments) != {"name", "body"}:
-            return f"{NAME} takes name and body, and nothing else"
+            return f"{WEBHOOK} takes name and body, and nothing else"
         name = arguments["name"]
         if not isinstance(name, str) or name not in self._places:
             return f"no such place is declared; there are: {', '.join(sorted(self._places))}"

@@ -6,15 +6,14 @@ It must never be taken for a wall by anything else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ringfence.host.engine.live import Held
 from ringfence.host.engine.parking import Parking
 from ringfence.host.engine.parts import Parts
-from ringfence.host.engine.questions import DENIED_BEFORE, approval, not_given
 from ringfence.host.kernel.dispatch import Owed, owed
-from ringfence.host.kernel.errors import Exhausted, TooLarge
-from ringfence.host.kernel.gates import Call, Gate, GateState, denied, over
+from ringfence.host.kernel.errors import Exhausted, Refused, TooLarge
+from ringfence.host.kernel.gates import Call, GateState
 from ringfence.host.kernel.policy import Decision, Obligations, Verdict, decide
 from ringfence.host.kernel.runs import Effect, Step
 
@@ -44,14 +43,13 @@ class Advice:
         try:
             due = self._owed(held, step, decision)
             return await self._asked(held, step, due, new)
-        except (Exhausted, TooLarge) as error:
+        except (Refused, Exhausted, TooLarge) as error:
             return Advised(refused=error.message)
 
     def _owed(self, held: Held, step: Step, decision: Decision) -> Owed:
         call = Call(held.id, step.n, step.tool, "", held.run.actor, decision.policy, "")
         kept = Obligations(cap_bytes=decision.obligations.cap_bytes, expire_seconds=decision.obligations.expire_seconds)
-        plain = Decision(decision.answer, kept, decision.rules, decision.policy, decision.wall)
-        return owed(plain, call, step.arguments, step.effect, step.begun_at, _LIMIT)
+        return owed(replace(decision, obligations=kept), call, step.arguments, step.effect, step.begun_at, _LIMIT)
 
     async def _asked(self, held: Held, step: Step, due: Owed, new: bool) -> Advised:
         gates = await self._parts.store.gates.of_run(held.id)
@@ -61,21 +59,6 @@ class Advice:
             return Advised()  # it was let through before, and may be running: its key says what becomes of it
         if last is not None and last.state is GateState.USED:
             return Advised()
-        if last is not None and last.state is GateState.ALLOWED:
-            return await self._used(held, last, due)
-        if last is not None and over(last):
-            return Advised(refused=not_given(last))
-        if denied(gates, due.call.digest):
-            return Advised(refused=DENIED_BEFORE)
-        owner = await self._parking.owner_of(held.run.actor)
-        return await self._parking.park(held, approval(due, None, owner, self._parts.onward.now()))
-
-    async def _used(self, held: Held, gate: Gate, due: Owed) -> Advised:
-        usable = self._parking.pen.usable_for(due.call)
-        problem = usable(gate, self._parts.onward.now())
-        if problem:
-            await self._parts.store.gates.void(held.id, held.epoch, gate.id, problem)
-            owner = await self._parking.owner_of(held.run.actor)
-            return await self._parking.park(held, approval(due, None, owner, self._parts.onward.now()))
-        await self._parts.store.gates.use(held.id, held.epoch, gate.id, usable)
+        yes = await self._parking.approved(held, due, None, gates, last)
+        await self._parts.store.gates.use(held.id, held.epoch, yes.id, self._parking.pen.usable_for(due.call))
         return Advised(approved=True)

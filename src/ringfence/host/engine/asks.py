@@ -99,6 +99,7 @@ class Asks:
             return await handler(held, params)
         except StaleEpoch:
             if self._live.get(run) is held:  # else it is an ask of a loop that is gone, and the run has a newer one
+                self._log.warning("run %s: the lease of epoch %d is lost", held.id, held.epoch)
                 self._live.drop(held)
                 self._stop(held)
             raise

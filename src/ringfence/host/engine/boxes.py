@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
@@ -15,12 +17,13 @@ from ringfence.host.engine.links import Links
 from ringfence.host.engine.parts import Parts, together, weak
 from ringfence.host.kernel.access import Action, Answer, decide, towards_user
 from ringfence.host.kernel.boxes import FROM_NEXT_START, Box, BoxKind, Desired, DiskUse, Observed, effective
-from ringfence.host.kernel.errors import Conflict, Invalid, NotFound
+from ringfence.host.kernel.errors import Conflict, Invalid, NotFound, RingfenceError
 from ringfence.host.kernel.people import Actor, User
 from ringfence.host.kernel.ports import Sight
 from ringfence.host.kernel.settings_file import LIMIT_BOUNDS
 
 LET_GO = "end what has the disk, then again: ringfence box stop USER"
+TELL = "tell the operator, who sees which process it is"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +76,20 @@ class BoxKeeper:
         boxes = [b for b in rows if b.desired is not Desired.REMOVED]
         sights = await asyncio.gather(*(self._sight(box) for box in boxes))
         return [
-            self._view(users[b.user], b, s, s.disk if s is not None else None)
+            self._view(actor, users[b.user], b, s, s.disk if s is not None else None)
             for b, s in zip(boxes, sights, strict=True)
         ]
 
     async def show(self, actor: Actor, tenant: str, user: str) -> BoxView:
         target = await self._doors.user(Action.BOX_SEE, actor, tenant, user)
-        return await self._shown(target)
+        return await self._shown(actor, target)
 
     async def start(self, actor: Actor, tenant: str, user: str) -> BoxView:
         target = await self._doors.user(Action.BOX_START, actor, tenant, user)
         box = await self._home(target)
-        await self._bringup.ensure(box.id)
-        return await self._shown(target)
+        with _told(actor):
+            await self._bringup.ensure(box.id)
+        return await self._shown(actor, target)
 
     async def stop(self, actor: Actor, tenant: str, user: str) -> BoxView:
         """Every process of the box ends. A run that is under way is redriven, and starts the box again. Conflict: they
@@ -93,10 +97,12 @@ class BoxKeeper:
         target = await self._doors.user(Action.BOX_STOP, actor, tenant, user)
         box = await self._home(target)
         await self._bringup.down(box.id, Desired.STOPPED)
-        view = await self._shown(target)
+        view = await self._shown(actor, target)
         held = view.disk_problem and view.disk_bytes >= 0  # mounted all the same
         if held and view.observed == Observed.STOPPED.value:
-            raise Conflict(f"the box is stopped; {view.disk_problem}", remedy=LET_GO, stopped=True)
+            raise Conflict(
+                f"the box is stopped; {view.disk_problem}", remedy=LET_GO if actor.operator else TELL, stopped=True
+            )
         return view
 
     async def set_limits(self, actor: Actor, tenant: str, user: str, changes: dict[str, int]) -> BoxView:
@@ -110,19 +116,20 @@ class BoxKeeper:
             box = await self._parts.store.boxes.get(box.id)
             limits = replace(box.limits, **changes)
             if box.uid and box.observed is not Observed.ABSENT:
-                await self._parts.driver.set_limits(box.id, limits)
+                with _told(actor):
+                    await self._parts.driver.set_limits(box.id, limits)
             await self._parts.store.boxes.update(box.id, limits=limits)
-        view = await self._shown(target)
+        view = await self._shown(actor, target)
         later = [name for name in FROM_NEXT_START if getattr(limits, name) != getattr(box.limits, name)]
         return replace(view, from_next_start=later if view.observed == Observed.RUNNING.value else [])
 
     async def _home(self, user: User) -> Box:
         return await home_of(self._parts, user)
 
-    async def _shown(self, user: User) -> BoxView:
+    async def _shown(self, actor: Actor, user: User) -> BoxView:
         box = await self._home(user)
         sight = await self._sight(box)
-        return self._view(user, box, sight, await self._meter.use(box, sight))
+        return self._view(actor, user, box, sight, await self._meter.use(box, sight))
 
     async def _sight(self, box: Box) -> Sight | None:
         if not box.uid or not is_here(self._parts, box):
@@ -132,7 +139,7 @@ class BoxKeeper:
         except NotFound:
             return None
 
-    def _view(self, user: User, box: Box, sight: Sight | None, disk: DiskUse | None) -> BoxView:
+    def _view(self, actor: Actor, user: User, box: Box, sight: Sight | None, disk: DiskUse | None) -> BoxView:
         disk = disk or DiskUse(UNBOUNDED, 0 if not box.uid else -1)
         lacks = weak(self._parts)
         if box.uid and disk.by == UNBOUNDED and NO_QUOTA not in lacks:  # made before the host could do better
@@ -153,7 +160,7 @@ class BoxKeeper:
             disk_full=disk.full,
             inodes=disk.inodes,
             inode_limit=disk.inode_limit or box.limits.inodes,
-            disk_problem=disk.problem,
+            disk_problem=f"{disk.problem}: {disk.holder}" if disk.holder and actor.operator else disk.problem,
             started_at=box.started_at,
             last_active_at=box.last_active_at,
             limits={name: int(value) for name, value in asdict(box.limits).items()},
@@ -162,6 +169,17 @@ class BoxKeeper:
             box=box.id,
             effective=effective(box.limits, together(self._parts)),
         )
+
+
+@contextmanager
+def _told(actor: Actor) -> Iterator[None]:
+    """To an operator a refusal says also what is of the host. A new error: others may wait for the same one."""
+    try:
+        yield
+    except RingfenceError as error:
+        if not error.of_host or not actor.operator:
+            raise
+        raise type(error)(f"{error.message}: {error.of_host}", remedy=error.remedy, **error.details) from error
 
 
 def _observed(box: Box, sight: Sight | None) -> Observed:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -30,8 +30,9 @@ MOST_BREAKS = 8
 
 
 class BringUp:
-    def __init__(self, parts: Parts, crew: Crew, links: Links, lost: Callable[[BoxId], Awaitable[None]]) -> None:
-        """`lost`: called when a box is found gone, before anything starts it again."""
+    def __init__(self, parts: Parts, crew: Crew, links: Links, lost: Callable[[BoxId], None]) -> None:
+        """`lost`: told that a box is found gone, before anything starts it again; under the box's lock, so it waits for
+        nothing."""
         self._parts, self._crew, self._links, self._lost = parts, crew, links, lost
         self._log = logging.getLogger("ringfence.engine")
 
@@ -168,7 +169,7 @@ class BringUp:
                 if row.observed is not Observed.ABSENT:
                     row = await store.boxes.update(box, observed=Observed.STOPPED)
             finally:  # it is down, whatever the store takes now
-                await self._lost(box)
+                self._lost(box)
         if desired is Desired.REMOVED:
             self._links.drop(slot)
         return row
@@ -228,7 +229,7 @@ class BringUp:
             await self._parts.store.boxes.update(slot.box, observed=Observed.LOST)
         except RingfenceError as error:
             self._log.error("box %s is lost, and the store does not have it: %s", slot.box, error)
-        await self._lost(slot.box)
+        self._lost(slot.box)
 
     async def adopt(self, box: Box, sight: Sight) -> bool:
         """A box that ran before this server did: its wire, without starting anything. False: it does not answer."""

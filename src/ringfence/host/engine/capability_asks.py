@@ -25,12 +25,12 @@ from ringfence.host.engine.parking import Parking
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.questions import call_of, refused, said
 from ringfence.host.engine.sending import PAUSE, SendingOut
-from ringfence.host.kernel.capabilities import Sent, Tool
+from ringfence.host.kernel.capabilities import Sent, Tool, is_once
 from ringfence.host.kernel.carrying import Going, Next, next_of, of_all_tries
 from ringfence.host.kernel.effects import IN_DOUBT, EffectRow, EffectState
 from ringfence.host.kernel.errors import Conflict, Exhausted, Refused, StaleEpoch, TooLarge
 from ringfence.host.kernel.gates import GateKind, GateState
-from ringfence.host.kernel.runs import Effect, Evidence, Step
+from ringfence.host.kernel.runs import Evidence, Step
 
 Result = dict[str, Any]
 
@@ -89,7 +89,7 @@ class CapabilityAsks:
     async def _on(self, held: Held, step: Step, going: Going) -> Going | Result:
         """One step of kernel.carrying: what is known now, or the end of the journal's step."""
         tool = self._sending.tool_for(going.row)
-        match next_of(going, once=_once(tool), most=_tries(tool)):
+        match next_of(going, once=is_once(tool), most=_tries(tool)):
             case Next.SEND:
                 return await self._try(held, step, going)
             case Next.SEEK:
@@ -143,7 +143,7 @@ class CapabilityAsks:
             return answered
         if row.state not in IN_DOUBT:
             return Going(row, going.tries)
-        if _once(tool) or self._sending.flying(row):
+        if is_once(tool) or self._sending.flying(row):
             sent = (await self._findings.look(row)).sent
         else:
             sent = Sent(Evidence.UNKNOWN, {"error": "what came of it is not known"})
@@ -183,11 +183,6 @@ class CapabilityAsks:
         assert going.sent is not None
         step = await self._findings.settle(held.run, Finding(going.row, going.sent))
         return dict(step.result or {})
-
-
-def _once(tool: Tool | None) -> bool:
-    """A tool that is not declared any more may have been one."""
-    return tool is None or tool.capability.effect is Effect.ONCE
 
 
 def _tries(tool: Tool | None) -> int:

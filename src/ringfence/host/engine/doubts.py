@@ -14,11 +14,12 @@ from ringfence.host.engine.findings import Finding, Findings
 from ringfence.host.engine.parking import Parking
 from ringfence.host.engine.parts import Parts, guest_digest
 from ringfence.host.engine.questions import call_of, said
+from ringfence.host.kernel.capabilities import is_once
 from ringfence.host.kernel.effects import IN_DOUBT, EffectRow, EffectState
 from ringfence.host.kernel.gates import Gate, GateAnswer, GateKind, GateState
 from ringfence.host.kernel.reads import Standing
 from ringfence.host.kernel.redrive import Do, Doubt, Found, Plan
-from ringfence.host.kernel.runs import Effect, Evidence, Run
+from ringfence.host.kernel.runs import Evidence, Run
 
 EVIDENCE_SECONDS = 20.0  # for all of a run's: three look-ups of 5 s each with their pauses
 
@@ -112,14 +113,8 @@ class Doubts:
         return bool(self._parts.capabilities) and self.sent_among(await self._parts.store.effects.of_run(run.id))
 
     def sent_among(self, effects: Sequence[EffectRow]) -> bool:
-        return bool(self._parts.capabilities) and any(
-            row.state in IN_DOUBT and _is_once(self._parts, row) for row in effects
-        )
-
-
-def _is_once(parts: Parts, row: EffectRow) -> bool:
-    tool = parts.capabilities.get(row.capability)
-    return tool is None or tool.capability.effect is Effect.ONCE
+        known = self._parts.capabilities
+        return bool(known) and any(row.state in IN_DOUBT and is_once(known.get(row.capability)) for row in effects)
 
 
 def _is_answer(gate: Gate) -> bool:

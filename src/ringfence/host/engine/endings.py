@@ -29,6 +29,7 @@ HOST_ONLY = frozenset(
         "diverged",
         "incompatible",
         "message_too_large",
+        "not_replayable",
         "retries_exhausted",
         "user_disabled",
         "user_removed",

@@ -16,7 +16,7 @@ from typing import Any
 
 from ringfence.host.engine.doors import Doors, refuse
 from ringfence.host.engine.parts import Parts
-from ringfence.host.engine.questions import Pen
+from ringfence.host.engine.questions import TO_MEND
 from ringfence.host.engine.redaction import REMOVED
 from ringfence.host.kernel.access import Action, Answer, Relation, decide
 from ringfence.host.kernel.errors import Conflict, Invalid, KeyReused, NotFound, Refused, RingfenceError
@@ -66,7 +66,7 @@ class Gates:
     def __init__(self, parts: Parts, doors: Doors, wake: Callable[[], None]) -> None:
         """`wake`: there may be work to claim."""
         self._parts, self._doors, self._wake = parts, doors, wake
-        self._pen = Pen(parts.gate_key)
+        self._pen = parts.pen
         self._log = logging.getLogger("ringfence.engine")
 
     async def disown(self) -> None:
@@ -99,7 +99,7 @@ class Gates:
         seen = [gate for gate in found if decide(Action.GATE_SEE, actor, towards(actor, gate)).answer is Answer.ALLOW]
         names = await self._names(tenant)
         threads = {thread.id: thread.name for thread in await self._parts.store.threads.of_tenant(row.id)}
-        equal = Counter(_same(gate) for gate in found if gate.state is GateState.OPEN)
+        equal = await self._open_of({gate.user for gate in seen[:limit] if _whole(actor, gate)})
         return [self._row(actor, gate, tenant, names, threads.get(gate.thread, ""), equal) for gate in seen[:limit]]
 
     async def show(self, actor: Actor, gate_id: str) -> GateView:
@@ -168,13 +168,18 @@ class Gates:
         tenants = {tenant.id: tenant.name for tenant in await self._parts.store.tenants.all()}
         tenant = tenants.get(gate.tenant, REMOVED)
         names = await self._names(tenant)
-        others = await self._parts.store.gates.of_users([gate.user], [GateState.OPEN], MAX_LIST)
-        row = self._row(actor, gate, tenant, names, thread.name, Counter(map(_same, others)))
+        equal = await self._open_of({gate.user})
+        row = self._row(actor, gate, tenant, names, thread.name, equal)
         fields = {name: getattr(row, name) for name in GateRow.__slots__}
         if not _whole(actor, gate):
             return GateView(**fields, call=None, odd=[])
         call, odd = await asyncio.to_thread(_rendered, gate)
         return GateView(**fields, call=call, odd=odd)
+
+    async def _open_of(self, users: Collection[UserId]) -> Mapping[tuple[str, ...], int]:
+        """How many of their gates that are open ask for the same, whatever part of them is listed."""
+        found = await self._parts.store.gates.of_users(users, [GateState.OPEN], MAX_LIST) if users else []
+        return Counter(map(_same, found))
 
     async def _names(self, tenant: str) -> Mapping[UserId, str]:
         return {user.id: user.name for user in await self._parts.store.users.all(tenant)}
@@ -190,11 +195,7 @@ class Gates:
     ) -> GateRow:
         """`equal`: how many gates that are open ask for the same."""
         whole = _whole(actor, gate)
-        bare: dict[str, Any] = {} if whole else {"shown": {}, "digest": "", "sealed": "", "reason": ""}
-        if gate.kind in MENDING:
-            bare.pop(
-                "shown", None
-            )  # what is missing and what mends it is for the operator, who can; nothing of the call
+        bare: dict[str, Any] = {} if whole else {"shown": _to_mend(gate), "digest": "", "sealed": "", "reason": ""}
         by = None if gate.answered_by is None else names.get(gate.answered_by, REMOVED)
         answers = [answer.value for answer in ANSWERS[gate.kind]] if gate.state is GateState.OPEN else []
         return GateRow(
@@ -220,6 +221,11 @@ def towards(actor: Actor, gate: Gate) -> Relation:
 
 def _whole(actor: Actor, gate: Gate) -> bool:
     return decide(Action.GATE_DETAIL, actor, towards(actor, gate)).answer is Answer.ALLOW
+
+
+def _to_mend(gate: Gate) -> dict[str, Any]:
+    """What is missing and what mends it: for the operator, who can. Nothing of the call."""
+    return {name: gate.shown[name] for name in TO_MEND if name in gate.shown} if gate.kind in MENDING else {}
 
 
 def _rendered(gate: Gate) -> tuple[str, list[str]]:

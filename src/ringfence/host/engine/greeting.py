@@ -45,7 +45,7 @@ class Greeting:
                 self._crew.go(self._unwanted(link, run), f"unwanted {run[:80]}")
         for held in self._live.on(slot.box):
             if held.id not in link.hello.runs:
-                self._crew.go(self._redriver.lost(held, "loop_lost"), f"redrive {held.id}")
+                self._redriver.lost_soon(held, "loop_lost")
         self._crew.go(self._orphans(slot), f"orphans of {slot.box}")
 
     async def _orphans(self, slot: Slot) -> None:

@@ -11,6 +11,7 @@ from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.links import Links
 from ringfence.host.engine.live import LiveRuns
 from ringfence.host.engine.parts import Parts, weak
+from ringfence.host.engine.people import MAKE_A_TENANT, NO_TENANT
 from ringfence.host.engine.reconcile import Reconcile
 from ringfence.host.engine.work import Work
 from ringfence.host.kernel.errors import RingfenceError
@@ -66,6 +67,7 @@ class Health:
         }
         if actor.operator:
             parts["queue"] = await self._within(self._queue)
+            parts["store"] = store | await self._within(self._tenants) if store["ok"] else store
             boxes["unknown"] = list(self._reconcile.unknown)
         else:
             disk.pop("broken_boxes", None)
@@ -101,6 +103,12 @@ class Health:
             "dead_letters": found.dead,
         }
         return facts | {"problem": _stuck(stuck)} if stuck else facts
+
+    async def _tenants(self) -> dict[str, Any]:
+        """Nothing else would say why nobody is known."""
+        if await self._parts.store.tenants.all():
+            return {"ok": True}
+        return {"ok": False, "problem": f"{NO_TENANT}: {MAKE_A_TENANT}"}
 
     async def _total(self) -> dict[str, Any]:
         rows = await self._parts.store.boxes.all()

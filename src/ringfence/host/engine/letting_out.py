@@ -11,13 +11,13 @@ from __future__ import annotations
 from ringfence.host.engine.live import Held
 from ringfence.host.engine.parking import Parking
 from ringfence.host.engine.parts import Parts
-from ringfence.host.engine.questions import DENIED_BEFORE, approval, call_of, not_given
+from ringfence.host.engine.questions import call_of
 from ringfence.host.kernel.capabilities import Sealed, Tool
 from ringfence.host.kernel.dispatch import Dispatch, Owed, altered, check_still, discharge, owed, unapproved
 from ringfence.host.kernel.effects import EffectRow
 from ringfence.host.kernel.errors import Refused
-from ringfence.host.kernel.gates import Call, Gate, GateKind, GateState, denied, over
-from ringfence.host.kernel.policy import Verdict, decide
+from ringfence.host.kernel.gates import Call, Gate, GateKind
+from ringfence.host.kernel.policy import Decision, Verdict, decide
 from ringfence.host.kernel.runs import Step
 
 CHANGED = "what it refers to, or what the policy says of it, is not what it was when it was let through"
@@ -31,14 +31,16 @@ class LettingOut:
         """What the intent is made from. Refused, TooLarge, Exhausted: the model is told. Parked."""
         tool = self._parts.capabilities[step.tool]
         _check(tool.wrong(step.arguments))
+        decision = self._decided(step)
+        if decision.answer is Verdict.DENY:
+            raise Refused(decision.why)
         await tool.lacks(step.arguments)  # so that what is approved is approved for the key of now
         sealed = tool.sealed(step.arguments)
-        due = self._owed(Call(held.id, step.n, step.tool, "", held.run.actor, "", sealed.digest), step, tool)
-        decision = due.decision
-        if decision.answer is not Verdict.DENY:
-            _check(_of_redacted(tool.wrong(due.arguments)))
+        call = Call(held.id, step.n, step.tool, "", held.run.actor, "", sealed.digest)
+        due = _owed(decision, call, step, tool)
+        _check(_of_redacted(tool.wrong(due.arguments)))
         gate = await self._approval(held, due, sealed, new) if decision.answer is Verdict.ASK else None
-        notified = decision.answer is not Verdict.DENY and await self._notified(held, due)
+        notified = await self._notified(held, due)
         return discharge(due, notified=notified, gate=gate, key=self._parts.gate_key, now=self._parts.onward.now())
 
     async def still(self, held: Held, step: Step, row: EffectRow) -> EffectRow:
@@ -48,7 +50,7 @@ class LettingOut:
         if tool is None:
             raise Refused(CHANGED)
         await self._check_row(row, tool)
-        due = self._owed(call_of(row), step, tool)
+        due = _owed(self._decided(step), call_of(row), step, tool)
         check_still(due, row.digest, self._parts.onward.now())
         asks = due.decision.answer is Verdict.ASK and row.gate is None
         if not asks and row.policy == due.call.policy:
@@ -74,26 +76,13 @@ class LettingOut:
             await self._parts.store.audit.record(None, "effect.refused", f"run:{row.run}", details)
             raise Refused(why)
 
-    def _owed(self, call: Call, step: Step, tool: Tool) -> Owed:
-        decision = decide(self._parts.policy, call.tool, step.arguments, host=True)
-        capability = tool.capability
-        return owed(decision, call, step.arguments, capability.effect, step.begun_at, capability.limits.arguments)
+    def _decided(self, step: Step) -> Decision:
+        return decide(self._parts.policy, step.tool, step.arguments, host=True)
 
     async def _approval(self, held: Held, due: Owed, sealed: Sealed, new: bool) -> Gate:
         gates = await self._parts.store.gates.of_run(held.id)
         mine = [gate for gate in gates if gate.n == due.call.n and gate.kind is GateKind.APPROVAL]
-        last = mine[-1] if mine and not new else None
-        if last is not None and last.state is GateState.ALLOWED:
-            problem = self._parking.pen.usable_for(due.call)(last, self._parts.onward.now())
-            if not problem:
-                return last
-            await self._parts.store.gates.void(held.id, held.epoch, last.id, problem)
-        elif last is not None and over(last):
-            raise Refused(not_given(last))
-        if denied(gates, due.call.digest):
-            raise Refused(DENIED_BEFORE)
-        owner = await self._parking.owner_of(held.run.actor)
-        return await self._parking.park(held, approval(due, sealed, owner, self._parts.onward.now()))
+        return await self._parking.approved(held, due, sealed, gates, mine[-1] if mine and not new else None)
 
     async def _notified(self, held: Held, due: Owed) -> bool:
         """Whoever answers for the actor can read it in the audit's lane of acts before it goes out."""
@@ -104,6 +93,11 @@ class LettingOut:
         details = {"run": held.id, "n": due.call.n, "tool": due.call.tool, "digest": due.call.digest}
         await self._parts.store.audit.record(None, "effect.notify", f"user:{to}", details)
         return True
+
+
+def _owed(decision: Decision, call: Call, step: Step, tool: Tool) -> Owed:
+    capability = tool.capability
+    return owed(decision, call, step.arguments, capability.effect, step.begun_at, capability.limits.arguments)
 
 
 def _check(wrong: str) -> None:

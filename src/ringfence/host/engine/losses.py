@@ -41,11 +41,12 @@ class Losses:
             return ""
         return f"the box was out of memory: it used {sight.memory_peak_bytes} bytes at most, the limit is {limit}"
 
-    async def box_lost(self, box: BoxId) -> None:
+    def box_lost(self, box: BoxId) -> None:
+        """Waits for nothing: whoever found it holds the box's lock. What becomes of its runs is decided by and by."""
         slot = self._links.find(box)
         full = slot.full if slot is not None else None
         for held in self._live.on(box):
             if full is not None:
-                await self._redriver.lost(held, full.code, f"its box was stopped: {full.message}")
+                self._redriver.lost_soon(held, full.code, f"its box was stopped: {full.message}")
             else:
-                await self._redriver.lost(held, "box_lost")
+                self._redriver.lost_soon(held, "box_lost")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ringfence.host.engine.questions import Pen
 from ringfence.host.kernel.boxes import Limits
 from ringfence.host.kernel.capabilities import Tool
 from ringfence.host.kernel.failpoints import Failpoints, Quiet
@@ -64,6 +65,10 @@ class Parts:
     def onward(self) -> Onward:
         """For what expires: the store's, so that both judge alike."""
         return self.store.onward
+
+    @property
+    def pen(self) -> Pen:
+        return Pen(self.gate_key)
 
 
 def weak(parts: Parts) -> list[str]:

@@ -32,6 +32,8 @@ from ringfence.host.kernel.ids import TokenId, UserId
 from ringfence.host.kernel.names import check_tenant_name, check_user_name
 from ringfence.host.kernel.people import Actor, Scope, Tenant, Token, User, UserKind
 
+NO_TENANT = "the database has no tenant at all"
+MAKE_A_TENANT = "stop the server, then ringfence init: it makes the tenant and an operator in this database"
 PREFIX = "rf_"  # so that a leaked token is found by scanners
 MAX_NOTE = 200
 _AWAKE = (Observed.RUNNING, Observed.STARTING, Observed.LOST)  # of a box that is to be gone: not seen stopped
@@ -149,10 +151,7 @@ class People:
         except NotFound as error:
             if await self._parts.store.tenants.all():
                 raise
-            raise NotFound(
-                f"{error.message}: the database has no tenant at all",
-                remedy="stop the server, then ringfence init: it makes the tenant and an operator in this database",
-            ) from error
+            raise NotFound(f"{error.message}: {NO_TENANT}", remedy=MAKE_A_TENANT) from error
         try:
             box = await home_of(self._parts, user)
             await self._bringup.provisioned(box)

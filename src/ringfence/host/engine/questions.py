@@ -26,6 +26,7 @@ from ringfence.host.kernel.gates import (
 from ringfence.host.kernel.ids import UserId
 from ringfence.host.kernel.policy import Obligations
 
+TO_MEND = ("missing", "mend")  # of what a gate that asks for mending shows: the operator's part
 DENIED_BEFORE = "the same call was asked for before in this run, and the answer was no"
 
 
@@ -75,7 +76,7 @@ def mending(row: EffectRow, sealed: Sealed, need: Need, owner: UserId | None, no
         digest=row.digest,
         policy=row.policy,
         sealed=sealed.place or sealed.digest,
-        shown={**sealed.shown, "missing": need.missing, "mend": need.mend},
+        shown={**sealed.shown, **dict(zip(TO_MEND, (need.missing, need.mend), strict=True))},
         obligations=Obligations(),
         wall=True,
         expires_at=now + timedelta(seconds=MENDING_SECONDS),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.details import DETAIL_CHARS, tell
@@ -16,7 +17,7 @@ from ringfence.host.engine.doubts import Doubts
 from ringfence.host.engine.findings import Finding
 from ringfence.host.engine.live import Held, LiveRuns
 from ringfence.host.engine.parts import Parts
-from ringfence.host.kernel.errors import Conflict, Exhausted, Failed, NotFound, RingfenceError, StaleEpoch
+from ringfence.host.kernel.errors import Conflict, Exhausted, Failed, NotFound, RingfenceError, StaleEpoch, Unavailable
 from ringfence.host.kernel.ids import BoxId, RunId
 from ringfence.host.kernel.reads import Standing
 from ringfence.host.kernel.redrive import Action, Found, Plan, redrive
@@ -68,6 +69,13 @@ class Redriver:
         async with held.deciding:
             if not held.over.is_set():
                 await self._lost(held)
+
+    def lost_soon(self, held: Held, reason: str, words: str = "") -> None:
+        """`lost`, waited for by nobody: it may look for evidence outside for EVIDENCE_SECONDS a look. What was lost is
+        known to everybody when this returns."""
+        held.gone, held.words = held.gone or reason, held.words or words
+        with suppress(Unavailable):  # the server stops, and the next one finds the run
+            self._crew.go(self.lost(held, reason, words), f"redrive {held.id}")
 
     async def _lost(self, held: Held) -> None:
         try:

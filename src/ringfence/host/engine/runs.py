@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from ringfence.host.engine.as_somebody import AsSomebody
 from ringfence.host.engine.doors import Doors, refuse
 from ringfence.host.engine.parts import Parts
-from ringfence.host.engine.questions import Pen
 from ringfence.host.engine.redaction import REMOVED
 from ringfence.host.kernel.access import Action, Answer, Relation, decide, towards_thread
 from ringfence.host.kernel.errors import Conflict, Invalid, NotFound
@@ -41,7 +40,7 @@ class Runs:
     ) -> None:
         """`cancelled`: ends the loop and commands of a run that is at work. `wake`: there may be work to claim."""
         self._parts, self._doors, self._cancelled, self._wake = parts, doors, cancelled, wake
-        self._judge = Pen(parts.gate_key).judge
+        self._judge = parts.pen.judge
         self._as_somebody = AsSomebody(parts)
         self._log = logging.getLogger("ringfence.engine")
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
 
 from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.links import Links
-from ringfence.host.engine.live import Held, LiveRuns
+from ringfence.host.engine.live import LiveRuns
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.redrive import Redriver
 from ringfence.host.kernel.errors import NotFound, RingfenceError, StaleEpoch
@@ -51,13 +52,20 @@ class Sweep:
     async def once(self) -> None:
         before, self._trouble = self._trouble, {}
         await self._expire_gates()
-        await self._each((f"run {held.id}", self._lost(held)) for held in self._live if held.gone)
+        self._redrive_lost()
         expired = await self._parts.store.runs.expired(self._parts.worker)
         await self._all_of([run for run in expired if self._nobody_has(run)])
         await self._end_abandoned()
         for what, why in self._trouble.items():
             if before.get(what) != why:  # once, and not at each sweep
                 self._log.error("sweep: %s: %s", what, why)
+
+    def _redrive_lost(self) -> None:
+        """Ours, about which the store took nothing before. Not waited for, nor asked twice: a receiver that does not
+        answer is in the way of that run alone."""
+        for held in self._live:
+            if held.gone and not held.deciding.locked():
+                self._redriver.lost_soon(held, held.gone)
 
     async def _end_abandoned(self) -> None:
         """To be cancelled, and its server is gone: so that it does not hold its lane until that is back."""
@@ -72,9 +80,8 @@ class Sweep:
 
     async def _each(self, tasks: Iterable[tuple[str, Awaitable[None]]]) -> None:
         """Some at once; what goes wrong with one goes wrong with that one."""
-        todo = list(tasks)
-        for at in range(0, len(todo), _AT_ONCE):
-            some = todo[at : at + _AT_ONCE]
+        todo = iter(tasks)  # each is made when its turn comes: a sweep that is cancelled leaves none behind unawaited
+        while some := list(islice(todo, _AT_ONCE)):
             done = await asyncio.gather(*(work for _, work in some), return_exceptions=True)
             for (what, _), error in zip(some, done, strict=True):
                 if isinstance(error, Exception):
@@ -91,9 +98,6 @@ class Sweep:
     async def _expire(self, gate: GateId) -> None:
         closed = await self._parts.store.gates.expire(gate)
         self._log.info("gate %s of run %s is %s: its time is over", gate, closed.run, closed.state.value)
-
-    async def _lost(self, held: Held) -> None:
-        await self._redriver.lost(held, held.gone)
 
     def _nobody_has(self, run: Run) -> bool:
         return self._live.get(run.id) is None and not self._may_still_show(run)

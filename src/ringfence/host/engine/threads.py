@@ -17,7 +17,6 @@ from ringfence.host.engine.as_somebody import AsSomebody
 from ringfence.host.engine.attachments import Attachments
 from ringfence.host.engine.doors import Doors
 from ringfence.host.engine.parts import Parts
-from ringfence.host.engine.questions import Pen
 from ringfence.host.engine.redaction import READERS, redacted
 from ringfence.host.engine.say import Say, Steered
 from ringfence.host.engine.viewers import Viewers, Watch
@@ -49,7 +48,7 @@ class Threads:
         attachments: Attachments,
     ) -> None:
         self._parts, self._doors, self._wake, self._viewers = parts, doors, wake, viewers
-        self._judge = Pen(parts.gate_key).judge
+        self._judge = parts.pen.judge
         self._as_somebody = AsSomebody(parts)
         self._say = Say(parts, doors, wake, steered, attachments)
 

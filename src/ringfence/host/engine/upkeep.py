@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from ringfence.host.engine.crew import Crew
@@ -36,17 +37,19 @@ class Upkeep:
         hello = self._parts.clock.monotonic() + HELLO_EVERY_SECONDS
         while True:
             await asyncio.sleep(self._parts.config.upkeep_seconds)
-            now = self._parts.clock.monotonic()
-            try:
-                await self._parts.store.reserve.keep()
-                if now >= hello:
-                    hello = now + HELLO_EVERY_SECONDS
-                    await self._hello()
-                    await self._parts.store.tokens.note_uses()
-                    await self._parts.store.log.look()
-                    await self._retain()
-            except RingfenceError as error:
-                self._log.error("upkeep: %s", error)
+            store, now = self._parts.store, self._parts.clock.monotonic()
+            await self._by_itself(store.reserve.keep)
+            if now >= hello:
+                hello = now + HELLO_EVERY_SECONDS
+                for duty in (self._hello, store.tokens.note_uses, store.log.look, self._retain):
+                    await self._by_itself(duty)
+
+    async def _by_itself(self, duty: Callable[[], Awaitable[object]]) -> None:
+        """On a full volume nobody can say hello; what makes room comes after that."""
+        try:
+            await duty()
+        except RingfenceError as error:
+            self._log.error("upkeep: %s", error)
 
     async def _hello(self) -> None:
         config = self._parts.config

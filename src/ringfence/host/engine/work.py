@@ -230,11 +230,13 @@ class Work:
                 await self.stop_loop(held)
 
     async def _stray(self, run: RunId) -> None:
-        row = await self._parts.store.runs.get(run)
-        if self._live.get(run) is None and row.worker == self._parts.worker:
-            self._log.warning("run %s is ours and nobody works on it: redriven", run)
-            with suppress(StaleEpoch):
-                await self._redriver.decide(row, "executor_lost")
+        """Evidence is not waited for: the leases of all the others are renewed by who waits here."""
+        at = (await self._parts.store.reads.standings([run])).get(run)
+        if at is None or self._live.get(run) is not None or at.run.worker != self._parts.worker:
+            return
+        self._log.warning("run %s is ours and nobody works on it: redriven", run)
+        with suppress(StaleEpoch, NotFound):
+            await self._redriver.decide_soon(at.run, "executor_lost", at)
 
     async def _stale(self, run: Run) -> bool:
         row = await self._parts.store.runs.get(run.id)

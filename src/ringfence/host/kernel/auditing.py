@@ -13,7 +13,10 @@ from ringfence.host.kernel.people import Actor
 
 class Audit(Protocol):
     """Four lanes. What is written here is on disk, in this process's chain, when the call returns: do or release a thing
-    only then. DiskFull, Unavailable: it is not, and the thing is not to be done. Invalid, TooLarge: details."""
+    only then. DiskFull, Unavailable: it is not, and the thing is not to be done. Invalid, TooLarge: details.
+
+    Of `release`, `intent`, `traffic` and `outcomes` the callers will be the vault and egress; effects write their intents
+    in the transaction of the ledger."""
 
     async def record(self, actor: Actor | None, action: str, subject: str, details: Mapping[str, Any]) -> None:
         """Lane act: what people, operators and the server did."""
@@ -30,9 +33,6 @@ class Audit(Protocol):
 
     def traffic(self, box: str, host: str, verdict: str, sent: int, received: int) -> None:
         """Lane traffic: in memory, bounded, no evidence. Never waits, never fails. Bytes."""
-
-    async def last(self, limit: int) -> list[dict[str, Any]]:
-        """The newest rows of act, release and intent, oldest first."""
 
     async def page(
         self, lanes: Collection[Lane], since: datetime | None, before: str | None, limit: int

@@ -109,6 +109,7 @@ class DiskUse:
     inodes: int = -1
     inode_limit: int = 0  # that holds now, 0: none
     problem: str = ""  # why it cannot be used
+    holder: str = ""  # who of the host keeps it so: for operators
 
     @property
     def known(self) -> bool:

@@ -18,7 +18,6 @@ from ringfence.host.kernel.runs import Effect, Evidence
 
 MAX_CAPABILITIES = 64
 KEY_DIGITS = 32  # of a call's digest in its key: 128 bits, so that no loop finds two calls with one key (2^64 tries)
-MAX_SPEC_BYTES = 32 * 1024  # of all specs as JSON: they go into every run.start, whose frame has 1 MiB
 # With a dot: the tools of a loop have none, so that no name can mean both.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}(\.[a-z][a-z0-9_]{0,31}){1,3}\Z")
 _EFFECTS = frozenset({Effect.PURE, Effect.IDEMPOTENT, Effect.ONCE})
@@ -27,9 +26,7 @@ _EFFECTS = frozenset({Effect.PURE, Effect.IDEMPOTENT, Effect.ONCE})
 @dataclass(frozen=True, slots=True)
 class CallLimits:
     arguments: int = 128 * 1024  # bytes as canonical JSON
-    result: int = 64 * 1024  # bytes of what comes back that are kept
     tries: int = 3  # times that it is sent, each after evidence that the one before did not arrive
-    wait: float = 1.0  # seconds before the second of them, then twice as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +94,11 @@ class Tool(Protocol):
     async def send(self, sending: Sending) -> Sent: ...
     async def look_up(self, sending: Sending) -> Sent:
         """Whether a key has been done. Changes nothing anywhere; may be asked again."""
+
+
+def is_once(tool: Tool | None) -> bool:
+    """A tool that is not declared any more may have been one."""
+    return tool is None or tool.capability.effect is Effect.ONCE
 
 
 def key_of(run: RunId, n: int, digest: str) -> str:

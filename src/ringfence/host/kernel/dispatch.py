@@ -55,9 +55,7 @@ def owed(
     if len(spelled) > cap:
         raise TooLarge(f"the arguments have {len(spelled)} bytes as JSON; the limit is {cap}", limit=cap)
     seconds = decision.obligations.expire_seconds
-    exact = Call(
-        call.run, call.n, call.tool, digest_of(call.tool, spelled, effect), call.user, decision.policy, call.sealed
-    )
+    exact = replace(call, digest=digest_of(call.tool, spelled, effect), policy=decision.policy)
     return Owed(exact, going, decision, None if seconds is None else begun_at + timedelta(seconds=seconds))
 
 

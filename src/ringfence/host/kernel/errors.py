@@ -6,8 +6,9 @@
     ├── Refused               policy says no                         3 / 403
     ├── NotFound              absent, or not to be seen: same text   4 / 404
     ├── Conflict              state says no: exists, busy            1 / 409   (KeyReused, LaneBusy, LaneFull 429, Steered,
-    │                                                                      Exhausted 429, Diverged, StepGap)
-    ├── Unavailable           a part or an isolation is missing      5 / 503   (BoxLost, DiskFull, StaleEpoch 409, Parked 409)
+    │                                                                      Exhausted 429, Diverged, StepGap, StaleEpoch,
+    │                                                                      Parked, which is a StaleEpoch)
+    ├── Unavailable           a part or an isolation is missing      5 / 503   (BoxLost, DiskFull 507)
     └── Failed                ours: a bug or a broken part           1 / 500
 
 Messages carry the size and the limit; remedies carry the command to copy.
@@ -28,6 +29,8 @@ class RingfenceError(Exception):
         self.message = message
         self.remedy = remedy
         self.details = details
+        # What only an operator is told, such as a foreign process; in no answer unless somebody puts it there.
+        self.of_host = ""
 
     def as_json(self) -> dict[str, Any]:
         """The object under "error" of every JSON answer."""

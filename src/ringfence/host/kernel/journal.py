@@ -26,12 +26,6 @@ class Steps(Protocol):
         """A step that has ended keeps its first result."""
 
     async def get(self, run: RunId, n: int) -> Step | None: ...
-    async def open(self, run: RunId) -> list[Step]:
-        """Those that have begun and not ended."""
-
-    async def count(self, run: RunId) -> int:
-        """Steps that have begun: the number of the newest one."""
-
     async def all(self, run: RunId) -> list[Step]:
         """With their results, which may be 256 MiB: for somebody who asked to see them, never for what a loop asks."""
 

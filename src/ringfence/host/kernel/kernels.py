@@ -44,12 +44,6 @@ class Kernels(Protocol):
     async def bye(self, worker: str) -> None:
         """Idempotent."""
 
-    async def all(self) -> list[Kernel]:
-        """Those that were ever here and are kept, the newest first."""
-
-    async def generation(self) -> int:
-        """Of the store: 1, and one more with each restored backup."""
-
 
 def in_the_way(kernels: Sequence[Kernel], now: datetime, revision: str) -> list[Kernel]:
     """Those that may be at work and do not know `revision`, a contraction: it would take away what they need."""

@@ -74,11 +74,12 @@ class Rule:
 @dataclass(frozen=True, slots=True)
 class Policy:
     rules: tuple[Rule, ...] = ()
+    # Of the rules in force, 64 hex digits: an approval names the policy that it was asked under. Made once, as each call
+    # asks.
+    digest: str = field(init=False)
 
-    @property
-    def digest(self) -> str:
-        """Of the rules in force, 64 hex digits: an approval names the policy that it was asked under."""
-        return sha256_json([rule.to_json() for rule in self.rules])
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", sha256_json([rule.to_json() for rule in self.rules]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Found:
     doubts: tuple[Doubt, ...] = ()
     changed: tuple[str, ...] = ()  # of `guest`, `harness`, `tree`: what is another one than when the run began
     recorded_after_checkpoint: bool = False
+    # Until there is an ACP harness nothing sets these two, and `changed` never names `harness`: the native loop replays.
     replayable: bool = True  # its harness asks the same again and takes answers from the journal
     session: bool = False  # its harness can resume by a session of its own
 
@@ -64,7 +65,7 @@ class Action(StrEnum):
     ASK = "ask"  # parked at a gate `in_doubt`
     CANCEL = "cancel"
     FAIL = "fail"
-    SESSION = "session"  # queued; the harness resumes its own session
+    SESSION = "session"  # queued; the harness resumes its own session. Never, until there is an ACP harness
     REQUEUE = "requeue"  # from the checkpoint, else from the start
 
 
@@ -133,11 +134,7 @@ def recorded(doubt: Doubt) -> Do:
     """What the journal says of a step that was under way when its run ended."""
     if doubt.effect is not Effect.ONCE:
         return Do.INTERRUPT
-    if doubt.answered:
-        return Do.ANSWERED
-    if not doubt.sent or doubt.evidence is Evidence.NOT_DONE:
-        return Do.NOT_DONE
-    return Do.DONE if doubt.evidence is Evidence.DONE else Do.UNKNOWN
+    return _of_once(doubt, undone=Do.NOT_DONE, unknown=Do.UNKNOWN)
 
 
 def _next(doubt: Doubt) -> Do:
@@ -146,8 +143,13 @@ def _next(doubt: Doubt) -> Do:
         return Do.ATTACH
     if doubt.effect is not Effect.ONCE:
         return Do.AGAIN
+    return _of_once(doubt, undone=Do.EXECUTE, unknown=Do.QUESTION)
+
+
+def _of_once(doubt: Doubt, *, undone: Do, unknown: Do) -> Do:
+    """`undone`: it certainly did not happen. `unknown`: there is no evidence either way."""
     if doubt.answered:
         return Do.ANSWERED
     if not doubt.sent or doubt.evidence is Evidence.NOT_DONE:
-        return Do.EXECUTE
-    return Do.DONE if doubt.evidence is Evidence.DONE else Do.QUESTION
+        return undone
+    return Do.DONE if doubt.evidence is Evidence.DONE else unknown

@@ -51,7 +51,7 @@ class Tokens(Protocol):
     async def all(self, user: UserId) -> list[Token]: ...
     async def remove(self, token: TokenId) -> None: ...
     async def note_uses(self) -> None:
-        """Puts on disk when tokens were found last. Once a minute: `find` writes nothing."""
+        """Puts on disk when tokens were found last. With each hello of the kernel: `find` writes nothing."""
 
 
 class Boxes(Protocol):
@@ -81,4 +81,5 @@ class Boxes(Protocol):
     async def new_tree(self, box: BoxId) -> int:
         """Whoever has put another tree in the place of the box's (reset, an older copy) says so, before the box may start
         again: how many live runs are left to the redrive table as ones whose tree has changed, now or when their lane comes
-        to them. Who had them is StaleEpoch. A failed one that is tried again by hand goes there too."""
+        to them. Who had them is StaleEpoch. A failed one that is tried again by hand goes there too. Reset and the
+        restore of a tree will be the callers."""

@@ -154,13 +154,13 @@ def cut_short(state: RunState, reason: str) -> dict[str, Any]:
 
 
 # Asked again, these would end the same way: the journal and what is asked contradict each other, or nothing may run.
-_NOT_AGAIN = frozenset({"diverged", "incompatible", "message_too_large", "user_removed", "user_disabled"})
+NOT_AGAIN = frozenset({"diverged", "incompatible", "message_too_large", "user_removed", "user_disabled"})
 
 
 def redrivable(run: Run) -> str:
     """Empty when an operator or the actor may have the run tried again (`run redrive`), else why not, for people."""
     if run.state is not RunState.FAILED:
         return f"the run is {run.state.value}; only a failed one can be tried again"
-    if run.reason in _NOT_AGAIN:
+    if run.reason in NOT_AGAIN:
         return f"it would end the same way again: {REASONS[run.reason]}"
     return ""

@@ -98,11 +98,11 @@ class Settings:
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Settings:
         """Settings that `to_json` wrote. Invalid: anything else, an unknown field included."""
-        unknown = set(raw) - {f.name for f in fields(cls)}
-        if unknown:
-            raise Invalid(f"settings have no field {sorted(unknown)[0]!r}", remedy="start the server again")
-        known = dict(raw)
         try:
+            unknown = raw.keys() - {f.name for f in fields(cls)}
+            if unknown:
+                raise Invalid(f"settings have no field {min(unknown)!r}", remedy="start the server again")
+            known = dict(raw)
             if known.get("listen") is not None:
                 host, port = known["listen"]
                 known["listen"] = (str(host), int(port))
@@ -114,7 +114,7 @@ class Settings:
             known["policy"] = tuple(rule_from_json(each) for each in known.get("policy", ()))
             known["retention"] = Keep(**known.get("retention", {}))
             return cls(**known)
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise Invalid(f"these are no settings: {error}", remedy="start the server again") from error
 
 

@@ -1,4 +1,4 @@
-"""Settings as text: the file that `config show` prints and docs/configuration.md, both out of settings.KEYS.
+"""Settings as text: the file that `config show` prints and docs/configuration.md, both out of settings_file.KEYS.
 
 Pure. Knows no key by itself but the two whose spelling differs between file and `Settings` (`listen`, sizes).
 """
