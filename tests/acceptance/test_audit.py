@@ -78,6 +78,44 @@ def test_verify_and_ls_with_and_without_a_server() -> None:
         assert [finding["wrong"] for finding in report["findings"]] == ["rolled_back"]
 
 
+def listed(made: Installation) -> dict[str, tuple[int, int, int, int]]:
+    """Of everything in the state but copies of the package: mode, owner, size, moment of the last change."""
+    found = {}
+    for path in sorted(made.home.rglob("*")):
+        if made.home / "runtime" not in (path, *path.parents):
+            status = path.lstat()
+            changed = (
+                0 if path == made.home / "db" else status.st_mtime_ns
+            )  # SQLite makes a -shm there and takes it away
+            found[str(path)] = (status.st_mode, status.st_uid, status.st_size, changed)
+    return found
+
+
+def test_looking_changes_nothing_and_makes_no_key() -> None:
+    with installation(started=False) as made:
+        assert verified(made)[0] == 0  # control: it can be asked, and the copy of the package is there
+        (made.home / "vault").chmod(0o500)
+        (made.home / "run").chmod(0o700)
+        before = listed(made)
+        assert verified(made)[0] == 0
+        assert made.run("audit", "ls").code == 0
+        assert listed(made) == before
+        (made.home / "ringfence.toml").write_text(f'database = "sqlite:///{made.home}/db/other.db"\n')
+        done = made.run("audit", "verify")  # the settings' database, as the verbs of `db`
+        assert done.code == 4 and "other.db" in done.errors, done.errors
+        assert made.run("audit", "verify", "--db", f"sqlite:///{database(made)}").code == 0
+        (made.home / "ringfence.toml").unlink()
+        (made.home / "vault").chmod(0o700)  # whose directory it is may take it away by this alone, unless they are root
+        (made.home / "vault" / "audit.key").unlink()
+        (made.home / "vault").chmod(0o500)
+        before = listed(made)
+        for words in (("audit", "verify"), ("audit", "ls")):
+            done = made.run(*words)
+            assert done.code == 5 and "audit.key" in done.errors and "No such file" in done.errors, done.errors
+        assert listed(made) == before
+        (made.home / "vault").chmod(0o700)
+
+
 def test_without_a_state_or_a_key() -> None:
     with installation(started=False) as made:
         assert verified(made)[0] == 0, "nothing was recorded yet"
@@ -87,5 +125,5 @@ def test_without_a_state_or_a_key() -> None:
         assert done.code == 5 and "not a key of 32 bytes" in done.errors
         (made.home / "installation.json").rename(made.home / "moved")
         done = made.run("audit", "verify")
-        assert done.code == 5 and "there is no state at" in done.errors
+        assert done.code == 5 and "there is no installation at" in done.errors
         (made.home / "moved").rename(made.home / "installation.json")

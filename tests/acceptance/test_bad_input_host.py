@@ -20,8 +20,9 @@ pytestmark = pytest.mark.root
 BOX = "g" * 16
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def made() -> Iterator[Installation]:
+    """Its limits are what they were after each test, and no box of it runs."""
     with installation() as made:
         made.ok("user", "add", "ann")
         yield made
@@ -56,6 +57,7 @@ def test_no_room_for_another_box(made: Installation, limit: str) -> None:
     (place / limit).write_text(before)
     assert made.ok("exec", "ann", "--", "echo", "up").out == b"up\n"
     assert remains.cgroups(installation_id, made.box("ann")["box"])  # control
+    made.ok("box", "stop", "ann")
 
 
 # --- CVE-2026-87766 ---------------------------------------------------------------------------------------------------

@@ -128,6 +128,20 @@ def test_a_disk_that_somebody_keeps_read_only_is_said_by_stop_with_who_it_is(bou
             and f"process {pid} (sleep)" in stopped.errors
         )
         assert bounded.box("kim")["observed"] == "stopped"
+        assert f"process {pid} (sleep)" in bounded.box("kim")["disk_problem"]
+        for verb in ("stop", "start"):
+            refused = bounded.run("box", verb, "kim")
+            assert refused.code != 0 and f"process {pid} (sleep)" in refused.errors
+        own = (
+            bounded.run("box", "stop", "kim", "--as", "kim"),
+            bounded.run("box", "start", "kim", "--as", "kim"),
+        )
+        for refused in own:  # its owner, who has no business with the host's processes
+            assert refused.code != 0 and "a process of the host holds it" in refused.errors
+            assert "tell the operator" in refused.errors
+            assert str(pid) not in refused.errors and "sleep" not in refused.errors
+        seen = bounded.ok("box", "show", "kim", "--as", "kim").text
+        assert "a process of the host holds it" in seen and f"process {pid}" not in seen and "sleep" not in seen
     bounded.ok("box", "stop", "kim")
     assert bounded.box("kim")["disk_problem"] == ""
     bounded.ok("files", "put", "kim", "note", "-", stdin=b"x")

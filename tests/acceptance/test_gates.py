@@ -6,15 +6,15 @@ import contextlib
 import json
 import os
 import tempfile
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ringfence.host.kernel.canonical import digest
 from ringfence.host.kernel.capabilities import key_of
 from ringfence.host.kernel.runs import Effect
+from ringfence.prove.receiving import Answering, at_work
 from tests.support.installation import Installation, eventually, installation
 
 POLICY = '[[policy]]\ntool = "http.webhook"\nanswer = "ask"\n'
@@ -22,7 +22,7 @@ ARGUMENTS: dict[str, Any] = {"name": "pay", "body": {"to": "\u202eevil", "amount
 CALL = {"name": "http.webhook", "arguments": ARGUMENTS}
 
 
-class Outside(BaseHTTPRequestHandler):
+class Outside(Answering):
     """Counts what arrives, by key."""
 
     arrived: ClassVar[list[str]] = []
@@ -30,34 +30,18 @@ class Outside(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self.arrived.append(self.headers["Idempotency-Key"])
-        self._say({})
+        self.say(b"{}")
 
     def do_GET(self) -> None:
-        self._say({"state": "done" if self.arrived else "not_done"})
-
-    def _say(self, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        self.say(b'{"state": "done"}' if self.arrived else b'{"state": "not_done"}')
 
 
 @contextlib.contextmanager
 def outside() -> Iterator[int]:
     Outside.arrived.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Outside)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with at_work(server):
         yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from ringfence.host.kernel.errors import Conflict, Failed, Unavailable
 from ringfence.host.kernel.people import Scope
 from ringfence.host.kernel.settings import Settings
 from ringfence.host.store.store import open_store
+from tests.support.store import newest
 
 
 def settings(folder: Path) -> Settings:
@@ -58,9 +59,9 @@ async def test_the_gate_keeps_a_second_tenant_out_and_the_audit_what_was_accepte
         with pytest.raises(Unavailable, match="2 tenants need proven walls: no prove") as raised:
             await app.pass_gate(store, closed)
         assert raised.value.remedy == "ringfence prove --config f"
-        assert await store.audit.last(9) == []
+        assert await newest(store.audit, 9) == []
         await app.pass_gate(store, replace(given, open=("C06",), accept_reason="a lab", accepted_by="ann (uid 7)"))
-        [found] = await store.audit.last(9)
+        [found] = await newest(store.audit, 9)
         assert found["action"] == "serve.accepted"
         assert found["details"] == {"ids": ["C06"], "reason": "a lab", "by": "ann (uid 7)"}
     finally:
@@ -143,7 +144,7 @@ def test_the_process_is_closed_to_debuggers_and_says_what_is_wrong(tmp_path: Pat
     assert starting.endswith("starting")
     what, remedy = done.stderr.splitlines()
     assert "none.json" in what
-    assert remedy == "start the server again: ringfence serve"
+    assert remedy == "  start the server again: ringfence serve"
     assert done.returncode == 2
 
 

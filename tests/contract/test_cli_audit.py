@@ -65,6 +65,13 @@ def test_wrong_usage(served: Web, words: tuple[str, str]) -> None:
     assert served.cli("audit", "ls", *words).returncode == 2
 
 
+@pytest.mark.parametrize("words", [("--since", "1h"), ("--before", "krn_1:9"), ("--db", "sqlite:////none")])
+def test_what_traffic_cannot_be_asked_is_no_silent_answer(served: Web, words: tuple[str, str]) -> None:
+    done = served.cli("audit", "ls", "--lane", "traffic", *words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert words[0].encode() in done.stderr
+
+
 def test_only_operators(served: Web) -> None:
     token = {"RINGFENCE_URL": served.url, "RINGFENCE_TOKEN": served.token("alice")}
     for words in (("verify",), ("ls",), ("ls", "--lane", "traffic")):

@@ -23,8 +23,9 @@ def served() -> Iterator[Installation]:
         yield made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stopped() -> Iterator[Installation]:
+    """Its database is well after each test."""
     with installation(started=False) as made:
         yield made
 
@@ -113,19 +114,26 @@ def test_there_and_back_over_a_restart(tmp_path: Path) -> None:
         assert made.ok("db", "check", "--json").json()["ok"]
 
 
-def test_damage_is_exit_1(stopped: Installation) -> None:
-    path = database(stopped)
+@pytest.fixture
+def damaged() -> Iterator[Installation]:
+    """For one test, which damages it."""
+    with installation(started=False) as made:
+        yield made
+
+
+def test_damage_is_exit_1(damaged: Installation) -> None:
+    path = database(damaged)
     connection = sqlite3.connect(path)
     connection.execute("DROP INDEX ix_runs_actor")
     connection.commit()
     connection.close()
-    result = stopped.run("db", "check")
+    result = damaged.run("db", "check")
     assert result.code == 1
     assert "ix_runs_actor" in result.text
     content = bytearray(path.read_bytes())
     content[: 4096 * 3] = b"\xa5" * 4096 * 3
     path.write_bytes(content)
-    result = stopped.run("db", "check", "--json")
+    result = damaged.run("db", "check", "--json")
     assert result.code == 1
     assert [one["rule"] for one in result.json()["findings"]] == ["readable"]
 

@@ -47,10 +47,10 @@ def grows(path: Path) -> bool:
 
 
 def test_a_command_ends_with_its_output_and_status(host: Host, key: str) -> None:
-    ended = host.sh(key, "echo out; echo err >&2; exit 3")
+    ended = host.sh(key, "echo out; echo err >&2; sleep 0.2; exit 3")
     assert (ended.code, ended.signal, ended.reason) == (3, None, "exit")
     assert (ended.stdout, ended.stderr) == (b"out\n", b"err\n")
-    assert ended.duration_ms >= 0
+    assert ended.duration_ms >= 200
 
 
 def test_a1_a_timeout_ends_the_whole_tree_within_its_grace(host: Host, box: Box, key: str) -> None:

@@ -194,11 +194,12 @@ def test_whoever_keeps_a_read_only_disk_down_is_named(rig: Rig) -> None:
         assert "mounted anew" in first and "nothing else has it" in first
         rig.ask(protocol.Stop(BOX))
         after = observed(rig)
-        assert f"could not be mounted anew: the box's disk is in use: process {pid} (sleep)" in after["disk_problem"]
+        assert "could not be mounted anew: the box's disk is in use: a process of the host" in after["disk_problem"]
+        assert str(pid) not in after["disk_problem"] and f"process {pid} (sleep)" in after["disk_holder"]
         assert after["state"] == "stopped"
         assert rig.ask(protocol.Greet(protocol.VERSION))["disk_broken"] == [BOX]
     rig.ask(protocol.Stop(BOX))
-    assert observed(rig)["disk_problem"] == ""
+    assert observed(rig)["disk_problem"] == "" == observed(rig)["disk_holder"]
     assert rig.ask(protocol.Greet(protocol.VERSION))["disk_broken"] == []
     rig.start_box(BOX, SMALL)
     assert rig.shell(BOX, "cat /workspace/kept; echo more > /workspace/more")["out"] == "kept\n"

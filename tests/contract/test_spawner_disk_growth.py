@@ -9,10 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from ringfence.spawner import disk_growth, disk_kind, disk_parts, disk_tools, paths, protocol, tasks
+from ringfence.spawner import (
+    disk_growth,
+    disk_holders,
+    disk_kind,
+    disk_parts,
+    disk_tools,
+    loop_image,
+    paths,
+    protocol,
+    tasks,
+)
 from ringfence.spawner.children import Children
 from ringfence.spawner.errors import Busy, Failed, NoSpace, Refused
 from tests.support import disk_rig
@@ -88,11 +99,40 @@ def test_whoever_has_its_file_system_is_named(
         place = rig.home / "boxes" / BOX / "tree"
         with disk_rig.holding(how, place, program) as pid, pytest.raises(Busy) as caught:
             tasks.run(disk_growth.alone(box, image))
-        assert f"process {pid} (a?[2Jb?) {said}" in caught.value.message
-        assert f"kill {pid}" in caught.value.remedy and "files commands of this user" in caught.value.remedy
+        assert f"process {pid} (a?[2Jb?) {said}" in caught.value.of_host and f"kill {pid}" in caught.value.of_host
+        assert "files commands of this user" in caught.value.remedy
+        shown = caught.value.message + caught.value.remedy
+        assert "a process of the host holds it" in shown and "tell the operator" in shown
+        assert str(pid) not in shown and "a?[2Jb?" not in shown, "to the box's owner it is no matter which"
         monkeypatch.undo()
         tasks.run(disk_growth.alone(box, image))
     assert nothing_left(rig.home)
+
+
+def test_nothing_behind_a_link_of_another_process_is_asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever works on a file system whose server is dead would keep the spawner, and every box, waiting."""
+
+    def waits_for_ever(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("stat")
+
+    with box_of(rig) as box, disk_parts.image(box) as image:
+        device = loop_image.find(image)
+        assert device is not None
+        number = os.fstat(device).st_rdev
+        os.close(device)
+    with disk_rig.holding("folder", rig.home / "boxes" / BOX / "tree/workspace") as pid, monkeypatch.context() as patch:
+        patch.setattr(os, "stat", waits_for_ever)
+        assert [holder.pid for holder in tasks.run(disk_holders.find(number))] == [pid]
+
+
+def test_a_place_is_known_whatever_its_name(tmp_path: Path) -> None:
+    place = tmp_path / "a b\\c\td"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
+    try:
+        assert disk_holders._places("self", place.stat().st_dev) == [os.fsencode(place)]
+    finally:
+        subprocess.run(["umount", place], check=True)
 
 
 def test_a_size_that_image_or_volume_cannot_have_is_refused_and_nothing_is_touched(rig: Rig) -> None:

@@ -205,14 +205,16 @@ def test_subordinate_ids_that_the_user_does_not_have(subuid: Rig) -> None:
 def test_a_spawner_that_refuses_to_start_leaves_no_cgroup_and_says_first_what_it_was_asked_for() -> None:
     """Control: accepted, it has its cgroups."""
     rig = spawner_rig.make(overrides={"disk": "accounting"})
-    with pytest.raises(NotStarted) as caught:
+    try:
+        with pytest.raises(NotStarted) as caught:
+            rig.start()
+        _, what, remedy = str(caught.value).split("\t")
+        assert what.startswith("disk is set to accounting: ") and "deleted files that are still open" in what
+        assert remedy.startswith('set disk = "auto"') and "--accept no-disk-quota" in remedy
+        assert spawner_rig.cgroup_parents() == []
+        rig.accept = ("no-disk-quota",)
+        rig.write_config()
         rig.start()
-    _, what, remedy = str(caught.value).split("\t")
-    assert what.startswith("disk is set to accounting: ") and "deleted files that are still open" in what
-    assert remedy.startswith('set disk = "auto"') and "--accept no-disk-quota" in remedy
-    assert spawner_rig.cgroup_parents() == []
-    rig.accept = ("no-disk-quota",)
-    rig.write_config()
-    rig.start()
-    assert spawner_rig.cgroup_parents() != []
-    rig.clean()
+        assert spawner_rig.cgroup_parents() != []
+    finally:
+        rig.clean()

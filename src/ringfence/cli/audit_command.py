@@ -1,4 +1,5 @@
-"""`ringfence audit verify` and `ls`: through the running server, else on the stopped store (as its owner)."""
+"""`ringfence audit verify` and `ls`: through the running server, else on the stopped store (as its owner), or on a database
+that is named."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import typer
 
 from ringfence.cli import checks, say_it
 from ringfence.cli.calls import call
-from ringfence.cli.options import Json
+from ringfence.cli.options import Database, Json
 from ringfence.client.client import Client
 from ringfence.client.errors import ApiError, Invalid, Unavailable, from_answer
 
@@ -21,10 +22,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @audit.command("verify")
-def verify(json: Json = False) -> int:
+def verify(url: Database = None, json: Json = False) -> int:
     """Walk every chain; exit 1 when a row was changed, taken out, put in or moved, with the first bad row of each chain;
     also when chains of other installations cannot be checked."""
-    report = _asked(lambda client: client.audit_verify(), {"verb": "verify"})
+    report = _asked(lambda client: client.audit_verify(), {"verb": "verify"}, url)
     if json:
         say_it.as_json(report)
     else:
@@ -55,17 +56,21 @@ def ls(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=checks.MAX_PAGE, metavar="N", help="At most so many rows.")] = 100,
     before: Annotated[str | None, typer.Option(metavar="ID", help="Only rows older than this one.")] = None,
+    url: Database = None,
     json: Json = False,
 ) -> None:
     """List what was recorded, newest first. `traffic` is in the server's memory only, and no evidence."""
     if lane is not None:
         checks.one_of("--lane", lane, LANES)
     if lane == "traffic":
+        given = {"--since": since, "--before": before, "--db": url}
+        if wrong := [option for option, value in given.items() if value is not None]:
+            raise Invalid("usage", f"{wrong[0]} does not go with --lane traffic", "ringfence audit ls --lane traffic")
         _traffic(limit, json)
         return
     moment = _moment(since) if since is not None else None
     wish = {"lane": lane, "since": moment, "before": before, "limit": limit}
-    rows = _asked(lambda client: _rows(client, wish), {"verb": "ls", **wish})["rows"]
+    rows = _asked(lambda client: _rows(client, wish), {"verb": "ls", **wish}, url)["rows"]
     if json:
         say_it.as_json({"rows": rows})
     else:
@@ -89,29 +94,29 @@ async def _rows(client: Client, wish: dict[str, Any]) -> dict[str, Any]:
     return {"rows": await client.audit(**wish)}
 
 
-def _asked(work: Callable[[Client], Awaitable[dict[str, Any]]], wish: dict[str, Any]) -> dict[str, Any]:
-    """The server's answer; where none runs and none was named, that of the store itself."""
+def _asked(
+    work: Callable[[Client], Awaitable[dict[str, Any]]], wish: dict[str, Any], url: str | None
+) -> dict[str, Any]:
+    """The server's answer; that of the store itself where none runs and none was named, or where the store is named."""
+    if url is not None:
+        return _own(wish, url)
     try:
         return call(work)
     except Unavailable as error:
         if os.environ.get("RINGFENCE_URL") or error.code != "unavailable":
             raise
-        return _own(wish, error)
+        return _own(wish, None, error)
 
 
-def _own(wish: dict[str, Any], unreachable: ApiError) -> dict[str, Any]:
-    from ringfence.host.install import audit_own
+def _own(wish: dict[str, Any], url: str | None, unreachable: ApiError | None = None) -> dict[str, Any]:
+    from ringfence.host.install import db_commands
 
-    answer = audit_own.read(os.environ, wish)
+    answer = db_commands.audit(os.environ, url, wish)
     if "error" in answer:
-        if "pid" in answer["error"]["details"]:  # a server runs, and this account may not speak to it
+        if unreachable is not None and "pid" in answer["error"]["details"]:  # a server runs, not for this account
             raise unreachable
-        raise from_answer(answer, _STATUS.get(answer["exit"], 500))
+        raise from_answer(answer, answer["status"])
     return answer
-
-
-_STATUS = {2: 422, 3: 403, 4: 404, 5: 503}
-"""HTTP status for an exit code: what `from_answer` makes its errors of."""
 
 
 def _moment(given: str) -> str:

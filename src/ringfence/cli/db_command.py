@@ -8,16 +8,15 @@ from typing import Annotated, Protocol
 
 import typer
 
-from ringfence.cli.options import Json
+from ringfence.cli.options import Database, Json
 
 db = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="The database: upgrade, check, back up, restore.")
-Url = Annotated[str | None, typer.Option("--db", metavar="URL", help="Default: the server's, else of the settings.")]
 
 
 @db.command("upgrade")
 def upgrade(
     contract: Annotated[bool, typer.Option("--contract", help="Also take away what older releases need.")] = False,
-    url: Url = None,
+    url: Database = None,
     json: Json = False,
 ) -> int:
     """Bring the schema up to date."""
@@ -27,7 +26,7 @@ def upgrade(
 
 
 @db.command("check")
-def check(url: Url = None, json: Json = False) -> int:
+def check(url: Database = None, json: Json = False) -> int:
     """Look whether the database is whole; exit 1 when it is not. Changes nothing but to
     finish a restore that was cut short."""
     from ringfence.host.install import db_commands
@@ -38,7 +37,7 @@ def check(url: Url = None, json: Json = False) -> int:
 @db.command("backup")
 def backup(
     path: Annotated[str, typer.Argument(metavar="FILE", help="A name that is free.")],
-    url: Url = None,
+    url: Database = None,
     json: Json = False,
 ) -> int:
     """Write every row of this moment to a file, while the server works."""
@@ -51,7 +50,7 @@ def backup(
 def restore(
     path: Annotated[str, typer.Argument(metavar="FILE", help="What db backup made.")],
     anyway: Annotated[bool, typer.Option("--anyway", help="Also when its rows do not agree.")] = False,
-    url: Url = None,
+    url: Database = None,
     json: Json = False,
 ) -> int:
     """Put a backup in the place of the database, which is kept beside it. Only while no server runs."""
@@ -63,7 +62,7 @@ def restore(
 @db.command("rebuild")
 def rebuild(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show differences only.")] = False,
-    url: Url = None,
+    url: Database = None,
     json: Json = False,
 ) -> int:
     """Derive again what is derived from the events; exit 1 when something differed."""

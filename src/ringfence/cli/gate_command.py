@@ -5,13 +5,12 @@ What is asked is shown whole, dangerous characters as escapes, and with it wheth
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-from ringfence.cli import checks, say_it
+from ringfence.cli import checks, options, say_it
 from ringfence.cli.calls import call
 from ringfence.cli.options import As, Json, Tenant
 from ringfence.client.errors import Invalid
@@ -81,7 +80,7 @@ def show(gate_id: GateId, act_as: As = None, tenant: Tenant = "default", json: J
     if json:
         say_it.as_json(found)
     else:
-        for row in lines(found, act_as):
+        for row in lines(found, options.again(act_as, tenant)):
             say_it.line(row)
 
 
@@ -121,8 +120,9 @@ def _then(found: Mapping[str, Any]) -> str:
     return "the run goes on" if found["state"] in ("allowed", "denied") else "said before, and this changes nothing"
 
 
-def lines(found: Mapping[str, Any], act_as: str | None = None) -> list[str]:
-    """`act_as`: whom the answer would be given as. For people: every fact, then the call line by line, which begins with the tool. Safe to show on a terminal."""
+def lines(found: Mapping[str, Any], as_whom: str = "") -> list[str]:
+    """For people: every fact, then the call line by line, which begins with the tool; `as_whom`: options of whoever would
+    answer. Safe to show on a terminal."""
     names = _ASKED if found["call"] is not None else (*_ASKED, "tool")
     rows = [f"{name:<11}{say_it.plain(str(found[name]))}" for name in names if found[name] is not None]
     rows += [
@@ -138,14 +138,14 @@ def lines(found: Mapping[str, Any], act_as: str | None = None) -> list[str]:
         return [*rows, "what is asked is for the acting user, or its owner, alone"]
     rows += ["", *(say_it.plain(row) for row in str(found["call"]).split("\n"))]
     rows += [f"! shown as an escape: {say_it.plain(odd)}" for odd in found["odd"]]
-    return [*rows, "", *how(found, act_as)]
+    return [*rows, "", *how(found, as_whom)]
 
 
-def how(found: Mapping[str, Any], act_as: str | None = None) -> list[str]:
-    """What can be done about an open gate."""
+def how(found: Mapping[str, Any], as_whom: str = "") -> list[str]:
+    """What can be done about an open gate. `as_whom`: of `options.again`."""
     if found["state"] != "open":
         return []
-    name = say_it.plain(str(found["gate"])) + (f" --as {say_it.plain(shlex.quote(act_as))}" if act_as else "")
+    name = say_it.plain(str(found["gate"])) + say_it.plain(as_whom)
     if found["kind"] == "in_doubt":
         return [f"answer: ringfence approve {name} --answer {'|'.join(ANSWERS)}"]
     done = " --answer done" if found["kind"] in ("auth", "setup") else ""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ringfence.cli import checks, event_words, gate_command, say_it
+from ringfence.cli import checks, event_words, gate_command, options, say_it
 from ringfence.cli.calls import call
 from ringfence.cli.options import As, Json, Tenant
 from ringfence.cli.watching import Watching
@@ -54,13 +54,13 @@ def say(
         )
     except KeyboardInterrupt:
         watching.close()
-        return _left(watching.accepted, thread, f" --as {shlex.quote(act_as)}" if act_as else "", json)
+        return _left(watching.accepted, thread, options.again(act_as, tenant), json)
     finally:
         watching.close()  # before an error is told, too
     if json:
         say_it.as_json(answer)
     else:
-        _print(answer, act_as)
+        _print(answer, options.again(act_as, tenant))
     return EXIT.get(answer["status"], 1)
 
 
@@ -74,16 +74,16 @@ def _left(accepted: Mapping[str, Any] | None, thread: str, own: str, json: bool)
     return say_it.error("interrupted", what, mend, details, json, INTERRUPTED)
 
 
-def _print(answer: Mapping[str, Any], act_as: str | None) -> None:
+def _print(answer: Mapping[str, Any], own: str) -> None:
     if answer["reply"]:
         say_it.line(say_it.prose(answer["reply"]))
     if answer["status"] == "completed":
         return
     for gate in answer["gates"]:
-        for row in gate_command.lines(gate, act_as):
+        for row in gate_command.lines(gate, own):
             say_it.note(row)
     say_it.note(f"ringfence: {say_it.plain(event_words.ending(answer['status'], answer['reason'], answer['why']))}")
     if answer["status"] == "rejected":
         say_it.note("  wait for the turn under way, or: --mode queue, --mode steer")
     elif answer["run"]:
-        say_it.note(f"  see: ringfence run show {answer['run']}")
+        say_it.note(f"  see: ringfence run show {answer['run']}{say_it.plain(own)}")

@@ -21,8 +21,8 @@ class Gates(Connection):
         return answer
 
     async def answer_gate(self, gate: str, answer: str, *, key: str | None = None) -> Json:
-        """`allow` or `deny`; of one in doubt `done`, `not_done` or `again`; of `auth` and `setup`
-        `done` or `deny`. The gate as it is then. Conflict: it has another answer, has expired, was cancelled. Refused: it is another's to answer."""
+        """`allow` or `deny`; of one in doubt `done`, `not_done` or `again`; of `auth` and `setup` `done` or `deny`. The gate
+        as it is then. Conflict: it has another answer, has expired, was cancelled. Refused: it is another's to answer."""
         body = {"answer": answer, "key": key}
         said: Json = await self._json("POST", f"/v1/gates/{urls.segment(gate)}/answer", body)
         return said

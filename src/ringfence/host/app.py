@@ -33,7 +33,7 @@ from ringfence.host.drivers.files import FilesClient
 from ringfence.host.drivers.spawner_client import SpawnerClient
 from ringfence.host.engine.engine import Engine
 from ringfence.host.engine.parts import Config, Parts
-from ringfence.host.engine.people import PREFIX, secret_hash
+from ringfence.host.engine.people import MAKE_A_TENANT, NO_TENANT, PREFIX, secret_hash
 from ringfence.host.kernel import ids as kernel_ids
 from ringfence.host.kernel.audit import Lane
 from ringfence.host.kernel.boxes import Rates
@@ -50,6 +50,7 @@ from ringfence.host.kernel.version import VERSION
 from ringfence.host.models.scripted import Scripted
 from ringfence.host.store import audit_reading, verbs
 from ringfence.host.store.audit_keys import Signer, vault_signer
+from ringfence.host.store.peopled import has_tenants
 from ringfence.host.store.store import SqlStore, open_store
 from ringfence.host.store.verbs import Job
 from ringfence.host.web.server import serve
@@ -219,8 +220,10 @@ async def _audited_wire(store: Store, host_id: str, rates: Rates) -> AsyncIterat
 
 async def pass_gate(store: Store, settings: Settings) -> None:
     """What was accepted though it stands open goes into the audit, with who and why. Unavailable: several tenants on walls
-    that are not proven."""
+    that are not proven. Without any the log says so: the server works, and nobody is known to it."""
     tenants = len(await store.tenants.all())
+    if not tenants:
+        logging.getLogger("ringfence.store").warning("%s: %s", NO_TENANT, MAKE_A_TENANT)
     if settings.gate and tenants > 1:
         raise Unavailable(f"{tenants} tenants need proven walls: {settings.gate}", remedy=settings.gate_remedy)
     if settings.open:
@@ -311,9 +314,12 @@ def _address(listen: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def bootstrap(settings: Settings) -> str:
+async def bootstrap(settings: Settings, *, empty_only: bool = False) -> str:
     """Brings the database up to date, makes tenant `default` and user `operator` when they are missing, and returns a
-    new token of that user with scope operator. Needs no spawner; its box is provisioned on first use."""
+    new token of that user with scope operator. Needs no spawner; its box is provisioned on first use. `empty_only`: where
+    there is any tenant nothing is done, and the answer is empty."""
+    if empty_only and await has_tenants(settings.database):
+        return ""
     clock, ids = SystemClock(), SystemIds()
     signer = await asyncio.to_thread(signer_of, settings, ids.new("krn"))
     store = await open_store(settings.database, clock, ids, signer=signer, installation=settings.installation)
@@ -332,7 +338,8 @@ async def bootstrap(settings: Settings) -> str:
 
 
 def database_verb(argv: Sequence[str]) -> None:
-    """A verb of `ringfence db`, as a process of the kernel's account. `argv`: the verb, the descriptor of the backup or "".
+    """A verb of `ringfence db`, or `audit`, as a process of the kernel's account. `argv`: the verb, the descriptor of the
+    backup or "".
     stdin: {"settings", "options", "by", "alone"}. stdout: {"facts"} or {"error", "exit_code"}, one JSON object."""
     _closed_to_debuggers()
     verb, fd = argv
@@ -346,6 +353,8 @@ def database_verb(argv: Sequence[str]) -> None:
 
 async def _database(verb: str, asked: Mapping[str, Any], fd: int | None) -> dict[str, Any]:
     settings, ids = Settings.from_json(asked["settings"]), SystemIds()
+    if verb == "audit":
+        return await read_audit(settings, asked["options"])
     signer = Signer() if verb == "backup" else await asyncio.to_thread(signer_of, settings, ids.new("krn"))
     job = Job(
         url=settings.database,
@@ -376,14 +385,6 @@ async def read_audit(settings: Settings, wish: Mapping[str, Any]) -> dict[str, A
     since = datetime.fromisoformat(wish["since"]) if wish["since"] else None
     lanes = {Lane(wish["lane"])} if wish["lane"] else set(Lane)
     return {"rows": await audit_reading.rows(settings.database, lanes, since, wish["before"], wish["limit"])}
-
-
-async def own_audit(path: str, wish: Mapping[str, Any]) -> dict[str, Any]:
-    """For the own commands: what `read_audit` answers, or the error and its exit code, as JSON."""
-    try:
-        return await read_audit(_settings(path), wish)
-    except RingfenceError as error:
-        return {"error": error.as_json(), "exit": error.exit_code}
 
 
 def _settings(path: str) -> Settings:
@@ -423,5 +424,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> RingfenceError | None:
 
 
 def _end(error: RingfenceError) -> None:
-    sys.stderr.write(f"ringfence: {error.message}\n{error.remedy}\n")
+    """The remedy is indented: by that whoever reads the log knows it from the next line."""
+    below = f"  {error.remedy}\n" if error.remedy else ""
+    sys.stderr.write(f"ringfence: {error.message}\n{below}")
     sys.exit(error.exit_code)

@@ -7,17 +7,17 @@ hand does not mean to have answered.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 from ringfence.bench.throwaway import Installation
 from ringfence.client.errors import ApiError
 from ringfence.client.sync import SyncClient
-from ringfence.prove import apart, plans
+from ringfence.prove import apart, plans, planted
 from ringfence.prove.receiving import Receiver, receiver
 from ringfence.prove.stage import Stage
 
@@ -51,20 +51,13 @@ def settings(made: Installation, outside: Receiver) -> str:
     return text + f"expire_seconds = {EXPIRE_SECONDS}\n"
 
 
-def _key_file(made: Installation, place: str) -> str:
-    return str(made.home.parent / f"key-{place}")
+def _key_file(made: Installation, place: str) -> Path:
+    return made.home.parent / f"key-{place}"
 
 
 def set_key(made: Installation, place: str, key: str) -> None:
-    """What signs calls to that place from here on: in a file of the server's account, whole or not there."""
-    owner = (made.home / "vault").stat()
-    path = _key_file(made, place)
-    fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        file.write(key)
-        if os.geteuid() == 0:
-            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-    os.rename(f"{path}.new", path)
+    """What signs calls to that place from here on."""
+    planted.servers_own(made, _key_file(made, place), key)
 
 
 class Scene:

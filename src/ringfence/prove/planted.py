@@ -65,13 +65,21 @@ def raised() -> Iterator[None]:
 def webhook(made: Installation) -> str:
     """Settings with a webhook that the policy lets nobody use, its secret planted in a file of the server's account."""
     path = _secret_file(made)
-    path.write_bytes(secrets.token_hex(24).encode())
-    path.chmod(0o600)
-    if os.geteuid() == 0:
-        owner = (made.home / "vault").stat()
-        os.chown(path, owner.st_uid, owner.st_gid)
+    servers_own(made, path, secrets.token_hex(24))
     url = "http://127.0.0.1:1/nobody"
     return f'[[webhook]]\nname = "planted"\nurl = "{url}"\nlookup_url = "{url}"\nsecret_file = "{path}"\n'
+
+
+def servers_own(made: Installation, path: Path, text: str) -> None:
+    """`text` in a file of the server's account, never another's to read; whole, or as it was before."""
+    owner = (made.home / "vault").stat()
+    new = path.with_name(f"{path.name}.new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+        if os.geteuid() == 0:
+            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+    new.rename(path)
 
 
 def webhook_secret(made: Installation) -> bytes:

@@ -29,40 +29,51 @@ class Receiver:
         return f"http://127.0.0.1:{self.port}/{path}"
 
 
-class _Server(ThreadingHTTPServer):
-    receiver: Receiver
+class Answering(BaseHTTPRequestHandler):
+    """What any receiver of this kind has."""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or b"{}")
-        self.server.receiver.bodies.append(body if isinstance(body, dict) else {"body": body})
-        self._say(b"{}")
-
-    def do_GET(self) -> None:
-        """A look-up: it knows nothing, so that nothing is settled by its word."""
-        self._say(b'{"state": "unknown"}')
-
-    def _say(self, data: bytes) -> None:
+    def say(self, data: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: what arrives is told by the rows."""
+        """Nothing: what arrives is told by who reads it."""
+
+
+class _Server(ThreadingHTTPServer):
+    receiver: Receiver
+
+
+class _Handler(Answering):
+    server: _Server
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", "0"))) or b"{}")
+        self.server.receiver.bodies.append(body if isinstance(body, dict) else {"body": body})
+        self.say(b"{}")
+
+    def do_GET(self) -> None:
+        """A look-up: it knows nothing, so that nothing is settled by its word."""
+        self.say(b'{"state": "unknown"}')
 
 
 @contextlib.contextmanager
 def receiver() -> Iterator[Receiver]:
     server = _Server(("127.0.0.1", 0), _Handler)
     server.receiver = Receiver(server.server_port)
+    with at_work(server):
+        yield server.receiver
+
+
+@contextlib.contextmanager
+def at_work(server: ThreadingHTTPServer) -> Iterator[None]:
+    """It answers within, and is closed after."""
     thread = threading.Thread(target=server.serve_forever, daemon=True, name="prove-receiver")
     thread.start()
     try:
-        yield server.receiver
+        yield
     finally:
         server.shutdown()
         server.server_close()

@@ -20,6 +20,7 @@ from ringfence.spawner.protocol import Limits
 from ringfence.spawner.tasks import Steps, pause
 
 FREE_SECONDS = 2.0  # a helper whose end has closed is gone in some ms, a device that lets go (AUTOCLEAR) as well
+HELD = "a process of the host holds it"
 _ANEW = "copy the files out, ringfence user rm --purge USER, set {} in ringfence.toml, ringfence user add USER"
 
 
@@ -111,9 +112,13 @@ def _in_use(image: int) -> Steps[Busy]:
         number = os.fstat(device).st_rdev
         os.close(device)  # else we were one of them
         found = yield from disk_holders.find(number)
-    who = "; ".join(map(str, found)) or "it grows, or is mounted anew, while nothing has it"
-    end = f", or see what has it and end that (kill {found[0].pid})" if found else ""
-    return Busy(f"the box's disk is in use: {who}", f"wait for files commands of this user to end{end}; then again")
+    wait = "wait for files commands of this user to end"
+    if not found:
+        return Busy(
+            "the box's disk is in use: it grows, or is mounted anew, while nothing has it", f"{wait}; then again"
+        )
+    who = f"{'; '.join(map(str, found))} (to end the first: kill {found[0].pid})"
+    return Busy(f"the box's disk is in use: {HELD}", f"{wait}, or tell the operator; then again", who)
 
 
 def _let_go(box: int, image: int) -> bool:

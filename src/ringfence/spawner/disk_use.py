@@ -22,6 +22,7 @@ class Use:
     inodes: int = -1
     inode_limit: int = 0
     problem: str = ""  # why the image cannot be used
+    holder: str = ""  # who of the host keeps it so
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,10 @@ class Volume:
     broken: list[str]  # boxes whose image is known to be of no use, 20 at most
 
 
-def of_image(box: int, problem: str) -> Use:
-    """Of one that is mounted. `problem`: what is known of it already."""
+def of_image(box: int, problem: str, holder: str = "") -> Use:
+    """Of one that is mounted. `problem`, `holder`: what is known of it already."""
     seen = os.statvfs(disk_parts.tree_path(box))
     used = (seen.f_blocks - seen.f_bfree) * seen.f_frsize
     if not problem and disk_parts.looks_read_only(box):
         problem = f"{STUCK}; {WHEN}"
-    return Use("image", used, seen.f_bavail * seen.f_frsize, seen.f_files - seen.f_ffree, seen.f_files, problem)
+    return Use("image", used, seen.f_bavail * seen.f_frsize, seen.f_files - seen.f_ffree, seen.f_files, problem, holder)

@@ -42,9 +42,9 @@ class Disks:
     def __init__(self, host: Host, children: Children) -> None:
         self._host = host
         self._children = children
-        self._problems: dict[
-            int, str
-        ] = {}  # inode of a box's directory -> why its image could not be mounted, or not anew
+        # inode of a box's directory -> why its image could not be mounted, or not anew
+        self._problems: dict[int, str] = {}
+        self._holders: dict[int, str] = {}  # the same -> who of the host keeps it from that
 
     # --- made -----------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,11 @@ class Disks:
                 text = f"the box's disk image cannot be mounted: {error.strerror}"
                 self._problems[os.fstat(box).st_ino] = text
                 raise Failed(text, f"e2fsck -f {IMAGE}, in the box's directory of the state") from error
-        self._problems.pop(os.fstat(box).st_ino, None)
+        self._forget(os.fstat(box).st_ino)
+
+    def _forget(self, inode: int) -> None:
+        self._problems.pop(inode, None)
+        self._holders.pop(inode, None)
 
     def renew(self, box: int) -> Steps[None]:
         """`attach`, for a box of which no process lives: a tree that an error made read-only is mounted anew, once nobody
@@ -102,7 +106,7 @@ class Disks:
         if disk_parts.has(box, IMAGE) and disk_parts.mounted(box):
             inode = os.fstat(box).st_ino
             if disk_parts.takes_writes(box):
-                self._problems.pop(inode, None)
+                self._forget(inode)
                 return
             try:
                 with disk_parts.image(box) as image:
@@ -110,6 +114,7 @@ class Disks:
             except Busy as error:
                 self.attach(box)
                 self._problems[inode] = f"{disk_use.STUCK}, and could not be mounted anew: {error.message}"
+                self._holders[inode] = error.of_host
                 raise
         self.attach(box)
 
@@ -125,7 +130,7 @@ class Disks:
         """Takes an image away from its tree: what was in it goes with the image. False: the tree is not in one."""
         with paths.box_directory(self._host.state, entry.box) as box:
             self.detach(box)  # whoever still has its files keeps an image that no name leads to any more
-            self._problems.pop(os.fstat(box).st_ino, None)
+            self._forget(os.fstat(box).st_ino)
             return disk_parts.has(box, IMAGE)
 
     def tidy(self, registry: Registry) -> None:
@@ -173,7 +178,8 @@ class Disks:
             if disk_parts.has(box, IMAGE):
                 if not disk_parts.mounted(box):
                     return Use("image", problem=self._problem(box))
-                return disk_use.of_image(box, self._problems.get(os.fstat(box).st_ino, ""))
+                inode = os.fstat(box).st_ino
+                return disk_use.of_image(box, self._problems.get(inode, ""), self._holders.get(inode, ""))
             if not _project(box, entry):
                 return Use("accounting")
             with disk_parts.tree(box) as tree:

@@ -30,14 +30,16 @@ NO_MEMORY_LEFT = (
 
 
 class SpawnerError(Exception):
-    """`code` is one of packets.encode_error's; `remedy` is a command to run, or empty."""
+    """`code` is one of packets.encode_error's; `remedy` is a command to run, or empty; `of_host`: what is of the host and no
+    box's, such as a foreign process, which only an operator is told."""
 
     code = "failed"
 
-    def __init__(self, message: str, remedy: str = "") -> None:
+    def __init__(self, message: str, remedy: str = "", of_host: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.remedy = remedy
+        self.of_host = of_host
 
 
 class NotFound(SpawnerError):

@@ -1,8 +1,8 @@
 """What the files helper moves: a file out, a file in, an entry away.
 
 A file comes in under a name of its own in a folder of its own (files_staging.py) and is renamed into the target's folder by
-its fd, so it is there whole or not at all, and a folder that is swapped meanwhile keeps it. It must never open what is no regular file
-for reading or writing (a FIFO would hang, a device would act), and never write through a link.
+its fd, so it is there whole or not at all, and a folder that is swapped meanwhile keeps it. It must never open what is no
+regular file for reading or writing (a FIFO would hang, a device would act), and never write through a link.
 
 Standard library only.
 """

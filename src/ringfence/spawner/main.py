@@ -100,7 +100,7 @@ def open_host(settings: Config) -> tuple[Host, int]:
         lacks = cgroups.lacks(swap=cgroup_host.host_swaps())
         weak = weaknesses.find(settings.mode, cgroups.kind, rules=rules, disk=disk, lacks=lacks)
         weaknesses.refuse_unaccepted(weak, settings.accept, cgroups.why, settings.disk)
-    except StartRefused:
+    except BaseException:  # whatever it was: nobody else knows of the cgroups that were made for this server
         cgroups.leave()
         raise
     return Host(settings, state, cgroups, root, runtime, rules, version, weak, disk), lock

@@ -232,4 +232,5 @@ def _observed(
         inodes=disk.inodes,
         inode_limit=disk.inode_limit,
         disk_problem=disk.problem,
+        disk_holder=disk.holder,
     )

@@ -62,6 +62,7 @@ def encode_reply(number: int, reply: Any) -> bytes:
     return json.dumps({"id": number, "ok": asdict(reply) if reply is not None else {}}).encode()
 
 
-def encode_error(number: int, code: str, message: str, remedy: str = "") -> bytes:
+def encode_error(number: int, code: str, message: str, remedy: str = "", of_host: str = "") -> bytes:
     """Codes: bad_request, not_found, refused, busy, no_space, unavailable, failed."""
-    return json.dumps({"id": number, "error": {"code": code, "message": message, "remedy": remedy}}).encode()
+    error = {"code": code, "message": message, "remedy": remedy, "of_host": of_host}
+    return json.dumps({"id": number, "error": error}).encode()

@@ -219,6 +219,7 @@ class Observed:
     inodes: int = -1
     inode_limit: int = 0  # that holds now; 0: none
     disk_problem: str = ""  # why the image cannot be used
+    disk_holder: str = ""  # who of the host keeps it so: for operators
 
 
 @dataclass(frozen=True, slots=True)

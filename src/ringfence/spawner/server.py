@@ -142,8 +142,8 @@ class Server:
         else:
             self._queue.append(Queued(number, request, getattr(request, "box", "")))
 
-    def _refuse(self, number: int, code: str, message: str, remedy: str = "") -> None:
-        self._replies.append((packets.encode_error(number, code, message, remedy), ()))
+    def _refuse(self, number: int, code: str, message: str, remedy: str = "", of_host: str = "") -> None:
+        self._replies.append((packets.encode_error(number, code, message, remedy, of_host), ()))
 
     def _admit(self) -> None:
         """Begins what may begin: boxes that are not busy, ACTIVE at most."""
@@ -191,7 +191,7 @@ class Server:
             error = of_os_error(error, "the spawner")
         if not isinstance(error, SpawnerError):
             error = Failed(f"the spawner: {error!r}", "ringfence doctor")
-        self._refuse(number, error.code, error.message[:2000], error.remedy)
+        self._refuse(number, error.code, error.message[:2000], error.remedy, error.of_host)
 
 
 def _number(packet: bytes) -> int:

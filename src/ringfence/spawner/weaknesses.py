@@ -76,9 +76,8 @@ def refuse_unaccepted(weak: tuple[str, ...], accept: frozenset[str], no_cgroup: 
                     f"the server's cgroup cannot be set up: {no_cgroup}; without it boxes have no limits of their own"
                 )
                 remedy = f"{_WRITABLE}   (or, without limits: --accept no-cgroup)"
-            if (
-                name == "no-disk-quota" and disk == "accounting"
-            ):  # asked for, so it is not the host that lacks something
+            # Asked for, so it is not the host that lacks something.
+            if name == "no-disk-quota" and disk == "accounting":
                 what = f"disk is set to accounting: bytes and inodes of a box's tree have no bound, {_COUNTED}"
                 remedy = f'set disk = "auto"   (or, counted only: {_ACCEPT_COUNTED})'
             if name == "shared-uid":

@@ -8,6 +8,7 @@ import pytest
 
 from ringfence.cli import event_words
 from ringfence.cli.gate_command import _then, lines
+from ringfence.cli.options import again
 
 GATE: dict[str, Any] = {
     "gate": "gat_1",
@@ -53,7 +54,13 @@ def test_an_open_gate() -> None:
         assert part in text
     assert rows[-2:] == ["answer: ringfence approve gat_1", "    or: ringfence deny gat_1"]
     spoken_for = ["answer: ringfence approve gat_1 --as alice", "    or: ringfence deny gat_1 --as alice"]
-    assert lines(GATE, "alice")[-2:] == spoken_for
+    assert lines(GATE, again("alice", "default"))[-2:] == spoken_for
+    elsewhere = "answer: ringfence approve gat_1 --as alice --tenant acme"
+    assert lines(GATE, again("alice", "acme"))[-2:] == [
+        elsewhere,
+        elsewhere.replace("answer: ", "    or: ").replace("approve", "deny"),
+    ]
+    assert lines(GATE, again(None, "acme"))[-2] == "answer: ringfence approve gat_1 --tenant acme"
 
 
 @pytest.mark.parametrize(("state", "goes_on"), [("allowed", True), ("denied", True), ("used", False)])

@@ -12,8 +12,10 @@ import pytest
 
 from ringfence.bench.throwaway import CommandFailed, ServerEnded
 from ringfence.cli.prove_command import prove
+from ringfence.host import app
 from ringfence.host.install import prepare, prove_record
 from ringfence.host.install.layout import Layout
+from ringfence.host.kernel.errors import Unavailable
 from ringfence.prove import suite
 from ringfence.prove.registry import chosen, rows
 from ringfence.prove.report import Report
@@ -101,6 +103,22 @@ def test_a_server_that_refuses_is_told_in_its_own_words_on_one_line(
     error.add_note("left behind: cgroup x")
     assert prove(None, "A01", None, False) == 5
     assert capsys.readouterr().err.splitlines()[0].endswith(f"{what}; left behind: cgroup x")
+
+
+def test_what_the_kernel_process_ends_with_is_told_with_its_remedy(
+    state: Layout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        app._end(Unavailable("2 tenants need proven walls", remedy="ringfence prove --config f"))
+    refusal = ServerEnded(int(end.value.code or 0), capsys.readouterr().err)
+
+    def refused(*_: object, **__: object) -> Report:
+        raise refusal
+
+    monkeypatch.setattr(suite, "prove", refused)
+    assert prove(None, "A01", None, False) == 5
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["ringfence: no throw-away server: 2 tenants need proven walls", "  ringfence prove --config f"]
 
 
 def test_a_settings_file_without_a_name_is_no_folder(

@@ -93,7 +93,13 @@ class Bubblewrap:
             memory_limit_bytes=seen.memory_limit,
             oom_kills=seen.oom_kills,
             disk=DiskUse(
-                seen.disk_by, seen.disk_used, seen.disk_free, seen.inodes, seen.inode_limit, seen.disk_problem
+                seen.disk_by,
+                seen.disk_used,
+                seen.disk_free,
+                seen.inodes,
+                seen.inode_limit,
+                seen.disk_problem,
+                seen.disk_holder,
             ),
             frozen=seen.frozen,
         )

@@ -190,7 +190,9 @@ def _parse(packet: bytes) -> tuple[int, dict[str, Any]]:
 def _error(op: str, body: dict[str, Any]) -> RingfenceError:
     kind = _ERRORS.get(str(body.get("code")), Failed)
     message = str(body.get("message", "")) or f"{op} failed without a word"
-    return kind(message, remedy=str(body.get("remedy", "")), operation=op)
+    error = kind(message, remedy=str(body.get("remedy", "")), operation=op)
+    error.of_host = str(body.get("of_host", ""))
+    return error
 
 
 def _ended(reason: str) -> Unavailable:

@@ -26,7 +26,7 @@ from ringfence.host.kernel.settings_text import as_toml, values
 BOOTSTRAP = (
     "import asyncio, json; from ringfence.host.app import bootstrap; "
     "from ringfence.host.kernel.settings import Settings; "
-    "print(asyncio.run(bootstrap(Settings.from_json(json.load(open(sys.argv[1]))))))"
+    "print(asyncio.run(bootstrap(Settings.from_json(json.load(open(sys.argv[1]))), empty_only=sys.argv[2:] == ['empty'])))"
 )
 BOOTSTRAP_SECONDS = 120  # an empty database takes one; a network database may be slow
 
@@ -69,7 +69,7 @@ def _layout(environment: Mapping[str, str], wanted: str | None = None) -> Layout
 
 def init(environment: Mapping[str, str], home: str | None, *, as_json: bool) -> Answer:
     """State, keys and, the first time, the operator's token. JSON: `{"home", "installation", "mode", "kernel", "ids",
-    "notes", "token"}`; `token` is null when the store was there."""
+    "notes", "token"}`; `token` is null when the store was there, and has a tenant."""
 
     def work() -> Answer:
         layout = _layout(environment, home)
@@ -77,8 +77,9 @@ def init(environment: Mapping[str, str], home: str | None, *, as_json: bool) -> 
         settings = prepare.read_settings(layout.settings, missing_ok=True)
         mode = prepare.mode_of(replace(settings, accept=tuple(ACCEPT)))  # `serve` asks for acceptance, not `init`
         ready = prepare.make_state(layout, replace(settings, mode=mode))
-        token = None if _has_store(ready) else first_token(ready)
-        return _init_text({**prepare.as_facts(ready), "token": token}, as_json=as_json)
+        facts = prepare.as_facts(ready)
+        token = _token_of_a_store(ready, facts["notes"]) if _has_store(ready) else first_token(ready)
+        return _init_text({**facts, "token": token}, as_json=as_json)
 
     return _answered(work, as_json=as_json)
 
@@ -89,30 +90,35 @@ def _has_store(ready: Ready) -> bool:
     return own and ready.layout.database.exists()
 
 
-def first_token(ready: Ready) -> str:
-    """Makes the store and its operator. Unavailable: it cannot be made, in its own words."""
+def _token_of_a_store(ready: Ready, notes: list[str]) -> str | None:
+    """Of one that is there and may have been made by `serve` alone, without anybody in it. One that cannot be looked into
+    now is none of `init`'s: what else the state lacks is made all the same."""
+    try:
+        return first_token(ready, "empty")
+    except RingfenceError as error:
+        notes.append(f"the store was left as it is: {error.message}")
+        return None
+
+
+def first_token(ready: Ready, *only: str) -> str | None:
+    """Makes the store and its operator; with `empty` where there is no tenant yet, else None. Unavailable: it cannot be
+    made, in its own words."""
     with prepare.no_server(ready.layout):
         copied = prepare.copy_runtime(ready)
         prepare.write_kernel_json(ready)
         kernel_json = str(ready.layout.kernel_json)
-        command = prepare.launch(copied.site, ready.settings.python, BOOTSTRAP, kernel_json)
-        root = os.geteuid() == 0
+        command = prepare.launch(copied.site, ready.settings.python, BOOTSTRAP, kernel_json, *only)
         try:
-            done = subprocess.run(
-                command, env=prepare.minimal_environment(), cwd="/", capture_output=True, text=True, check=False,
-                stdin=subprocess.DEVNULL, timeout=BOOTSTRAP_SECONDS, umask=0o077,
-                user=ready.kernel.uid if root else None, group=ready.kernel.gid if root else None,
-                extra_groups=[] if root else None,
-            )  # fmt: skip
+            done = prepare.as_kernel(ready.kernel, command, timeout=BOOTSTRAP_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise Unavailable(
                 f"the store was not made within {BOOTSTRAP_SECONDS} s",
                 remedy="is the database reachable? ringfence config show",
             ) from error
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        raise Unavailable(f"the store cannot be made: {last[:500]}", remedy="ringfence doctor; ringfence config show")
-    return done.stdout.strip()
+        what = f"the store cannot be made: {prepare.last_words(done)}"
+        raise Unavailable(what, remedy="ringfence doctor; ringfence config show")
+    return done.stdout.strip() or None
 
 
 def _init_text(facts: dict[str, Any], *, as_json: bool) -> Answer:

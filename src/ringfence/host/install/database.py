@@ -1,5 +1,5 @@
-"""The `db` verbs as own commands: finds the database, takes the lock where a verb needs it, and has the work done by a
-process of the kernel's account, from the runtime copy, as the server itself runs.
+"""The `db` verbs, and `audit` where no server runs, as own commands: finds the database, takes the lock where a verb needs
+it, and has the work done by a process of the kernel's account, from the runtime copy, as the server itself runs.
 
 It must never open the database: whoever runs this may be root, and the file belongs to a less trusted account. Backups are
 opened here, because their place may be one where that account may not go, and handed down as a descriptor.
@@ -11,10 +11,9 @@ import json
 import os
 import secrets
 import stat
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +51,27 @@ def find(environment: Mapping[str, str], db: str | None) -> Place:
     state.check_place(layout.home, os.geteuid())
     installation = state.load(layout)
     if installation is None:
-        raise Unavailable(f"there is no installation at {layout.home}", remedy="ringfence init")
-    kernel = Account(*(installation.ids[:1] * 2 if installation.ids != (0, 0) else (os.getuid(), os.getgid())))
+        raise Unavailable(
+            f"there is no installation at {layout.home}", remedy="ringfence init, or export RINGFENCE_HOME"
+        )
+    kernel = prepare.kernel_of(installation.ids)
     chosen = prepare.read_settings(layout.settings, missing_ok=True).at(str(layout.home), installation.id, "auto")
     if db is not None:
         chosen = prepare.merged(chosen, Wish(database=db))
     elif (served := _served(layout)) is not None:
-        chosen = served
+        chosen = replace(chosen, database=served)
     return Place(layout, chosen, kernel)
 
 
-def _served(layout: Layout) -> Settings | None:
-    """The settings of the server that runs; None: none does."""
+def _served(layout: Layout) -> str | None:
+    """The database of the server that runs; None: none does. Its account may have written anything into that file, so no
+    other setting is taken from it: root runs the interpreter that the settings name."""
     try:
         with prepare.no_server(layout):
             return None
     except Unavailable:
-        with suppress(OSError, ValueError, RingfenceError):
-            return Settings.from_json(json.loads(atomic.read(layout.kernel_json)))
+        with suppress(OSError, ValueError, RecursionError, RingfenceError):
+            return Settings.from_json(json.loads(atomic.read(layout.kernel_json))).database
         return None
 
 
@@ -92,18 +94,12 @@ def work(place: Place, verb: str, options: Mapping[str, Any], *, held: bool, fd:
     copied = runtime.install(place.layout.runtime, place.settings.python)
     command = prepare.launch(copied.site, place.settings.python, VERB, verb, "" if fd is None else str(fd))
     asked = {"settings": place.settings.to_json(), "options": dict(options), "by": gate.who(), "alone": held}
-    root = os.geteuid() == 0
-    done = subprocess.run(
-        command, env=prepare.minimal_environment(), cwd="/", capture_output=True, text=True, check=False,
-        input=json.dumps(asked), umask=0o077, pass_fds=[] if fd is None else [fd],
-        user=place.kernel.uid if root else None, group=place.kernel.gid if root else None,
-        extra_groups=[] if root else None,
-    )  # fmt: skip
+    done = prepare.as_kernel(place.kernel, command, given=json.dumps(asked), pass_fds=() if fd is None else (fd,))
     try:
         answer = json.loads(done.stdout)
     except ValueError as error:
-        last = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        raise Failed(f"db {verb} broke down: {last[:500]}", remedy="please report it") from error
+        name = verb if verb == "audit" else f"db {verb}"
+        raise Failed(f"{name} broke down: {prepare.last_words(done)}", remedy="please report it") from error
     if "facts" in answer:
         facts: dict[str, Any] = answer["facts"]
         return facts
@@ -118,6 +114,15 @@ def told(answer: Mapping[str, Any]) -> RingfenceError:
     alike = (kind for kind in known if kind.exit_code == answer["exit_code"])
     kind = next(by_code, None) or next(alike, Failed)
     return kind(said["message"], remedy=said["remedy"], **said["details"])
+
+
+def audit(environment: Mapping[str, str], db: str | None, wish: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of `app.read_audit`. RingfenceError; Unavailable, also: `db` is not named, and a server runs (its details
+    have the `pid`). Whoever looks for a forgery leaves what there is as it is: nothing changes but the runtime copy, and
+    that a restore which was cut short is finished."""
+    place = find(environment, db)
+    with alone(place, must=db is None) as held:
+        return work(place, "audit", wish, held=held)
 
 
 # --- the file of a backup --------------------------------------------------------------------------------------------

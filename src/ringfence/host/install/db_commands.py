@@ -1,4 +1,5 @@
-"""What the `db` verbs say: facts of database.py as text or JSON, with the exit code. Prints nothing itself."""
+"""What the `db` verbs say: facts of database.py as text or JSON, with the exit code. Prints nothing itself. `audit` gives
+facts alone: a server's answer is shown in the same words."""
 
 from __future__ import annotations
 
@@ -105,6 +106,14 @@ def rebuild(environment: Mapping[str, str], db: str | None, *, dry_run: bool, as
         ]
 
     return _answered(work, lines, as_json=as_json)
+
+
+def audit(environment: Mapping[str, str], db: str | None, wish: Mapping[str, Any]) -> Facts:
+    """The answer of `app.read_audit`, or `{"error": {"code", "message", "remedy", "details"}, "status": HTTP status}`."""
+    try:
+        return database.audit(environment, db, wish)
+    except RingfenceError as error:
+        return {"error": error.as_json(), "status": error.http_status}
 
 
 def _notes(facts: Facts) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import subprocess
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +20,7 @@ from ringfence.host.install import accounts, atomic, doctor, gate, owned, prove_
 from ringfence.host.install.layout import ROOT_HOME, Layout
 from ringfence.host.install.runtime import Runtime
 from ringfence.host.install.state import Account, Installation
-from ringfence.host.kernel.errors import Invalid, Unavailable
+from ringfence.host.kernel.errors import Invalid, Refused, Unavailable
 from ringfence.host.kernel.settings import Settings
 from ringfence.host.kernel.settings_file import accept_ids, override, parse
 
@@ -140,11 +141,11 @@ def make_state(layout: Layout, settings: Settings) -> Ready:
         ids = accounts.ids_of(accounts.take_slice(layout.home)) if root else (0, 0)
         if root:
             notes.append(_account(layout, ids[0]))
-        kernel = _kernel(ids)
+        kernel = kernel_of(ids)
         _make_tree(layout, kernel, root)
         installation = state.make_installation(layout, ids)
     else:
-        kernel = _kernel(installation.ids)
+        kernel = kernel_of(installation.ids)
         _make_tree(layout, kernel, root)
     chosen = settings.at(str(layout.home), installation.id, settings.mode)
     return Ready(layout, installation, chosen, kernel, tuple(notes))
@@ -157,7 +158,8 @@ def _account(layout: Layout, uid: int) -> str:
     return f"the server runs as id {uid}, without a name: only {ROOT_HOME} has the account {accounts.NAME}"
 
 
-def _kernel(ids: tuple[int, int]) -> Account:
+def kernel_of(ids: tuple[int, int]) -> Account:
+    """Whom the kernel runs as in an installation with these host ids."""
     if ids == (0, 0):
         return Account(os.getuid(), os.getgid())
     return Account(ids[0], ids[0])
@@ -211,9 +213,15 @@ def no_server(layout: Layout) -> Iterator[None]:
     """Holds the spawner's lock while the files are written. Unavailable: a server has it, named by its pid.
 
     A POSIX record lock, as the spawner's: no child inherits it, and it ends when this process becomes the spawner, which
-    takes it again. Of two that get so far at once the second ends there.
+    takes it again. Of two that get so far at once the second ends there. Refused: there is no place for the lock.
     """
-    fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Refused(
+            f"{layout.lock} cannot be opened: {error.strerror}",
+            remedy="run it as the server's owner; ringfence init makes folders that are gone",
+        ) from error
     try:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -249,6 +257,29 @@ def launch(site: Path, python: str, code: str, *arguments: str) -> list[str]:
     """Argument list that runs `code` from a runtime with sys.argv[1:] = `arguments`: isolated, without the host's own
     site packages."""
     return [python, "-I", "-S", "-B", "-c", f"import sys; sys.path.insert(0, {str(site)!r}); {code}", *arguments]
+
+
+def as_kernel(
+    kernel: Account,
+    command: list[str],
+    *,
+    given: str = "",
+    pass_fds: Collection[int] = (),
+    timeout: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """`command` run to its end as the kernel's account, without its other groups when this is root. `given`: its stdin.
+    TimeoutExpired."""
+    root = os.geteuid() == 0
+    return subprocess.run(
+        command, env=minimal_environment(), cwd="/", capture_output=True, text=True, check=False, input=given,
+        umask=0o077, pass_fds=pass_fds, timeout=timeout,
+        user=kernel.uid if root else None, group=kernel.gid if root else None, extra_groups=[] if root else None,
+    )  # fmt: skip
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line that a process said on stderr, 500 characters of it."""
+    return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:500]
 
 
 def serve(layout: Layout, wish: Wish) -> tuple[list[str], dict[str, str]]:

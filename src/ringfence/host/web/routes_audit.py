@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
@@ -20,7 +20,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 async def audit(
     engine: CurrentEngine,
     actor: CurrentActor,
-    lane: Literal["act", "release", "intent", "chain"] | None = None,
+    lane: shapes.LaneName | None = None,
     since: datetime | None = None,
     before: Annotated[str | None, Query(max_length=100)] = None,
     limit: Limit = 100,

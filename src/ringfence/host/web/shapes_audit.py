@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-LaneName = Literal["act", "release", "intent", "chain", "traffic"]
+LaneName = Literal["act", "release", "intent", "chain"]  # of rows: traffic is none
 
 
 class AuditRowShape(BaseModel):
