@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_threats_paper import NAMED, functions_in, section, table
+from tests.test_threats_paper import NAMED, missing_tests, section, table
 
 TESTS = Path(__file__).parent
 PAPER = (TESTS.parent / "docs" / "faults.md").read_text()
@@ -41,11 +41,6 @@ def unknown_rows(paper: str) -> list[str]:
 
 def rows_without_a_test(paper: str) -> list[str]:
     return sorted(name for name, row in rows(paper).items() if not all(row[:2]) or not NAMED.search(row[2]))
-
-
-def missing_tests(paper: str) -> list[str]:
-    named = set(NAMED.findall(paper))
-    return sorted(f"{file}::{test}" for file, test in named if test not in functions_in(file))
 
 
 def missing_invariants(paper: str) -> list[str]:

@@ -164,7 +164,6 @@ async def test_a_gate_before_a_command_is_advice_and_says_so(tmp_path: Path) -> 
         (Rule("shell", Verdict.ASK, (("command", "*secret*"),)), Rule("shell", Verdict.DENY, (("command", "rm *"),)))
     )
     async with paying(tmp_path, policy) as (r, _):
-        r.with_parts.pop("policy")
         said = await r.say("alice", "$ echo secret >> log\n$ rm log\n$ echo on")
         gate = await parked(r, said)
         assert (gate.wall, gate.tool) == (False, "shell")

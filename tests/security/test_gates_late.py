@@ -14,11 +14,13 @@ from ringfence.host.kernel.errors import Conflict, Invalid, KeyReused, NotFound,
 from ringfence.host.kernel.gates import MAX_OPEN, Gate, GateState
 from ringfence.host.kernel.people import Actor, Scope, UserKind
 from ringfence.host.kernel.policy import Policy, Rule, Verdict
+from ringfence.host.kernel.ports import Accepted
 from ringfence.host.kernel.runs import RunState
 from ringfence.host.kernel.threads import TurnState
 from tests.support.approving import newer, result, yes
 from tests.support.engine_rig import OPERATOR, Rig, eventually
 from tests.support.paying import ASK, asked, paying
+from tests.support.store import newest
 
 # --- J06: too late, or somebody else ---------------------------------------------------------------------------------
 
@@ -55,6 +57,16 @@ def its_time_is_over(r: Rig, gate: Gate) -> None:
     r.store.onward.hear(gate.expires_at + timedelta(seconds=1))
 
 
+async def approved_too_early(r: Rig) -> tuple[Accepted, Gate]:
+    """The answer is there, and its time is over before the next server uses it."""
+    said, gate = await asked(r)
+    r.engine._work.drain()
+    await yes(r, gate)
+    its_time_is_over(r, gate)
+    await r.restart()
+    return said, gate
+
+
 async def test_j06_after_its_time(tmp_path: Path) -> None:
     """Not answered in time: the model is told, the run goes on; an answer that comes then is none."""
     async with paying(tmp_path, BRIEF) as (r, outside):
@@ -84,11 +96,7 @@ async def test_j06_after_its_time_when_nobody_has_looked(tmp_path: Path) -> None
 async def test_j06_an_approval_expires_before_it_is_used(tmp_path: Path) -> None:
     """The call itself was to go out by then."""
     async with paying(tmp_path, BRIEF) as (r, outside):
-        said, gate = await asked(r)
-        r.engine._work.drain()
-        await yes(r, gate)
-        its_time_is_over(r, gate)
-        await r.restart()
+        said, _ = await approved_too_early(r)
         assert (await r.turn(said)).state is TurnState.COMPLETED
         assert (await result(r, said))["reason"] == "refused"
         assert not outside.arrived
@@ -97,11 +105,7 @@ async def test_j06_an_approval_expires_before_it_is_used(tmp_path: Path) -> None
 async def test_j06_a_yes_of_last_week_is_asked_for_anew(tmp_path: Path) -> None:
     """The policy sets no time: a server that was away for longer than an approval lasts."""
     async with paying(tmp_path, ASK) as (r, outside):
-        said, gate = await asked(r)
-        r.engine._work.drain()
-        await yes(r, gate)
-        its_time_is_over(r, gate)
-        await r.restart()
+        said, gate = await approved_too_early(r)
         again = await newer(r, said, gate)
         assert (again.state, again.digest) == (GateState.OPEN, gate.digest)
         assert (await r.store.gates.get(gate.id)).reason == "the approval has expired"
@@ -160,7 +164,7 @@ async def test_j06_only_the_acting_user_or_its_owner(tmp_path: Path) -> None:
         assert (await r.turn(theirs)).reply == "paid"
         await yes(r, gate)
         assert (await r.turn(said)).reply == "paid"
-        recorded = [row["action"] for row in await r.store.audit.last(50)]
+        recorded = [row["action"] for row in await newest(r.store.audit, 50)]
         assert recorded.count("gate.answer") == 2
 
 

@@ -132,4 +132,8 @@ async def test_j04_two_uses_at_once_are_one(tmp_path: Path) -> None:
         with pytest.raises(Conflict):  # by the database itself, whatever the code says
             twin = {**{c.name: getattr(row, c.name) for c in effects.c}, "n": 2, "key": "other", "state": "done"}
             await r.store._database.write(lambda tx: tx.connection.execute(sa.insert(effects).values(twin)))
+        assert await r.store.effects.of_run(said.run.id) == [row]
+        alone = {**twin, "gate": None}
+        await r.store._database.write(lambda tx: tx.connection.execute(sa.insert(effects).values(alone)))
+        assert [one.n for one in await r.store.effects.of_run(said.run.id)] == [1, 2], "control: it was the gate"
         assert sum(outside.arrived.values()) == 1

@@ -112,7 +112,7 @@ APPROVALS: dict[str, tuple[Patch, str]] = {  # the same for group J
         instead("else use_gate(tx, call.run, dispatch.gate.id, unusable)", "else dispatch.gate"),
         "",
     ),
-    "host/store/gate_answers.py": (instead(TAKES_NONE, "    return found, True"), "J06"),
+    "host/store/gate_answers.py": (instead(TAKES_NONE, "    return run, found, True"), "J06"),
     "host/store/migrations/versions/0005_gates_effects.py": (
         instead('"uq_effects_gate", "effects", ["gate"], unique=True', '"uq_effects_gate", "effects", ["gate"]'),
         "J04",
