@@ -7,8 +7,7 @@ import hashlib
 import json
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Literal
 
 import httpx2
@@ -17,6 +16,7 @@ from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ringfence.client import ApiError, Invalid, SyncClient, Unavailable
+from tests.support.engine_rig import eventually
 from tests.support.web_rig import Web, web
 
 
@@ -33,13 +33,6 @@ def alive(pid: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-async def eventually(holds: Callable[[], bool], seconds: float = 5) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
 
 
 async def test_outcomes(served: Web) -> None:
@@ -177,7 +170,7 @@ async def test_a_command_that_ignores_term_is_killed(served: Web) -> None:
         async with client.stream("alice", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"]) as command:
             await anext(command.output())
             pid = command.pid
-        await eventually(lambda: not alive(pid), 6)
+        await eventually(lambda: not alive(pid))
 
 
 @pytest.mark.parametrize(

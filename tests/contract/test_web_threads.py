@@ -11,6 +11,7 @@ import pytest
 
 from ringfence.client import Invalid, NotFound, Refused
 from ringfence.host.web import feed
+from tests.support.engine_rig import eventually
 from tests.support.web_rig import Web, web
 
 
@@ -126,17 +127,15 @@ async def test_a_reader_that_leaves_leaves_nothing_behind(served: Web) -> None:
         before = waiting()
         follows = [client.follow("left", after=6) for _ in range(5)]
         readers = [asyncio.create_task(anext(follow)) for follow in follows]
-        await asyncio.sleep(0.3)
-        assert waiting() == before + 5
+        await eventually(lambda: waiting() == before + 5, "five readers that wait for news")
         assert len(served.engine.threads.watches) == 5
         for reader in readers:
             reader.cancel()
         await asyncio.wait(readers)
         for follow in follows:
             await follow.aclose()
-        await asyncio.sleep(0.3)
-        assert waiting() == before
-        assert served.engine.threads.watches == []
+        await eventually(lambda: waiting() == before, "none of them")
+        await eventually(lambda: served.engine.threads.watches == [], "nobody who looks on")
 
 
 async def test_a_reader_that_does_not_read_holds_little(served: Web) -> None:
