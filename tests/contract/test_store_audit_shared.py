@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from io import BytesIO
@@ -14,7 +16,7 @@ from ringfence.host.kernel.audit_check import Report
 from ringfence.host.kernel.errors import Conflict
 from ringfence.host.store import audit_reading, verbs
 from ringfence.host.store.audit_keys import Signer
-from ringfence.host.store.store import open_store
+from ringfence.host.store.store import SqlStore, open_store
 from tests.support.clocks import CountingIds, HandClock
 from tests.support.databases import address, hold_clock, is_postgres, outside
 
@@ -111,26 +113,33 @@ async def test_a_chain_that_nobody_knows_the_maker_of(shared: Path) -> None:
     assert (told, set(found.first)) == (([("", 2)], set()) if is_postgres(shared) else ([], {"krn_b", "krn_c"}))
 
 
-async def test_rows_of_another_are_in_the_way_of_no_retention(tmp_path: Path) -> None:
-    """They are older, and more than one batch takes: ours go all the same, and theirs are theirs to take."""
-    await kernel(tmp_path, "krn_b", "ins_b", THEIRS)
-    theirs = "SELECT seq FROM audit_rows WHERE chain = 'krn_b' ORDER BY seq"
-    kept = outside(tmp_path, theirs)
+@asynccontextmanager
+async def ten_days_later(folder: Path, worker: str) -> AsyncIterator[tuple[SqlStore, HandClock]]:
+    """A store of ours that wrote one row, younger than what is there, ten days ago."""
     clock = HandClock()
-    clock.hold(hold_clock(tmp_path))
+    clock.hold(hold_clock(folder))
     clock.jump(timedelta(seconds=1))
     store = await open_store(
-        address(tmp_path), clock, CountingIds(1 << 41), signer=Signer("krn_a", OURS), installation="ins_a"
+        address(folder), clock, CountingIds(1 << 41), signer=Signer(worker, OURS), installation="ins_a"
     )
     try:
         await store.audit.open()
         await store.audit.record(None, "box.start", "box:1", {})
         clock.jump(timedelta(days=10))
+        yield store, clock
+    finally:
+        await store.close()
+
+
+async def test_rows_of_another_are_in_the_way_of_no_retention(tmp_path: Path) -> None:
+    """They are older, and more than one batch takes: ours go all the same, and theirs are theirs to take."""
+    await kernel(tmp_path, "krn_b", "ins_b", THEIRS)
+    theirs = "SELECT seq FROM audit_rows WHERE chain = 'krn_b' ORDER BY seq"
+    kept = outside(tmp_path, theirs)
+    async with ten_days_later(tmp_path, "krn_a") as (store, clock):
         assert len(kept) == 3
         assert [await store.audit.cut(clock.now() - timedelta(days=9), 2) for _ in range(2)] == [2, 0]
         assert outside(tmp_path, theirs) == kept
-    finally:
-        await store.close()
     assert (await report(tmp_path, BOTH)).ok
 
 
@@ -141,17 +150,6 @@ async def test_chains_of_no_key_are_in_the_way_of_no_retention(tmp_path: Path) -
     outside(tmp_path, "UPDATE audit_chains SET closed_by = 'krn_b', mac = 'forged'")
     forged = "SELECT chain, seq FROM audit_rows WHERE chain <> 'krn_c' ORDER BY chain, seq"
     kept = outside(tmp_path, forged)
-    clock = HandClock()
-    clock.hold(hold_clock(tmp_path))
-    clock.jump(timedelta(seconds=1))
-    store = await open_store(
-        address(tmp_path), clock, CountingIds(1 << 41), signer=Signer("krn_c", OURS), installation="ins_a"
-    )
-    try:
-        await store.audit.open()
-        await store.audit.record(None, "box.start", "box:1", {})
-        clock.jump(timedelta(days=10))
+    async with ten_days_later(tmp_path, "krn_c") as (store, clock):
         assert (len(kept), await store.audit.cut(clock.now() - timedelta(days=9), 2)) == (6, 2)
         assert outside(tmp_path, forged) == kept
-    finally:
-        await store.close()
