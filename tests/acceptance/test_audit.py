@@ -84,9 +84,8 @@ def listed(made: Installation) -> dict[str, tuple[int, int, int, int]]:
     for path in sorted(made.home.rglob("*")):
         if made.home / "runtime" not in (path, *path.parents):
             status = path.lstat()
-            changed = (
-                0 if path == made.home / "db" else status.st_mtime_ns
-            )  # SQLite makes a -shm there and takes it away
+            # SQLite makes a -shm in that folder and takes it away.
+            changed = 0 if path == made.home / "db" else status.st_mtime_ns
             found[str(path)] = (status.st_mode, status.st_uid, status.st_size, changed)
     return found
 

@@ -265,9 +265,6 @@ async def told_apart(s: Scene, route: str, who: str) -> list[str]:
         swapped = answer.body.replace(other.encode(), names[key].encode())
         if (answer.status, answer.headers, swapped) != (hidden.status, hidden.headers, hidden.body):
             wrong.append(f"{route} of {who}: no such {key}: {answer}, not {hidden}")
-        if looked != asks:  # that a token was used may have been written down meanwhile: a difference is one each time
-            _, asks = await _counted(s, route, who, names)
-            _, looked = await _counted(s, route, who, {**names, key: other})
         if looked != asks:
             wrong.append(f"{route} of {who}: no such {key}: {len(looked)} questions to the store, not {len(asks)}")
     return wrong

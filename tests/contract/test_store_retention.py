@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from ringfence.host.kernel.audit import CUT, Lane
 from ringfence.host.kernel.effects import EffectState
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.retention import Keep
-from ringfence.host.kernel.runs import RunState
+from ringfence.host.kernel.runs import Run, RunState
 from ringfence.host.store import retention, schema
 from ringfence.host.store.retention import EVENTS, THREADS
 from tests.support.clocks import HandClock
@@ -93,13 +94,19 @@ async def test_batches_are_small(tmp_path: Path) -> None:
         assert await team.store.retention.sweep(Keep(events_days=9)), "and the rest at the next turn"
 
 
+async def one_to_be_tried_again(team: Team) -> tuple[Mapping[str, str], Run]:
+    """(the runs by kind, of them the one that failed and may be tried again)."""
+    runs = await work_of_all_kinds(team)
+    working = await team.get(RunId(runs["working"]))
+    await team.store.steps.end(working.id, working.epoch, 2, {"ok": True}, False)
+    await team.store.runs.end(working.id, working.epoch, RunState.FAILED, "loop_failed", None)
+    return runs, working
+
+
 async def test_journals_of_runs_that_can_never_go_on(tmp_path: Path) -> None:
     clock = HandClock()
     async with a_signed_team(tmp_path, clock) as team:
-        runs = await work_of_all_kinds(team)
-        working = await team.get(RunId(runs["working"]))
-        await team.store.steps.end(working.id, working.epoch, 2, {"ok": True}, False)
-        await team.store.runs.end(working.id, working.epoch, RunState.FAILED, "loop_failed", None)  # may be tried again
+        runs, working = await one_to_be_tried_again(team)
         clock.jump(10 * DAY)
         assert (await swept(team, Keep(runs_days=9)))["runs"] == 1
         assert await team.store.steps.all(RunId(runs["done"])) == []
@@ -113,10 +120,7 @@ async def test_journals_of_runs_that_can_never_go_on(tmp_path: Path) -> None:
 async def test_however_many_may_be_tried_again_they_hold_nobody_back(tmp_path: Path) -> None:
     clock = HandClock()
     async with a_signed_team(tmp_path, clock) as team:
-        runs = await work_of_all_kinds(team)
-        working = await team.get(RunId(runs["working"]))
-        await team.store.steps.end(working.id, working.epoch, 2, {"ok": True}, False)
-        await team.store.runs.end(working.id, working.epoch, RunState.FAILED, "loop_failed", None)
+        runs, working = await one_to_be_tried_again(team)
         outside(tmp_path, "UPDATE runs SET ended_at = '2000-01-01 00:00:00.000000' WHERE id = ?", working.id)
         copied(tmp_path, schema.runs, "id", working.id, 1001)
         copied(tmp_path, schema.steps, "run", working.id, 1001)

@@ -124,6 +124,7 @@ class Scene(Rig):
             watch_seconds=_QUIET,
             sign_seconds=_QUIET,
             upkeep_seconds=_QUIET,
+            disk_seconds=_QUIET,
         )
         super().__init__(store, world, config, Scripted(parse_script(json.dumps(rules))))
         self.names: dict[str, str] = {}
