@@ -31,7 +31,8 @@ async def refused(url: str) -> RingfenceError:
 
 
 def state_of(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 async def test_from_nothing_and_again(tmp_path: Path) -> None:

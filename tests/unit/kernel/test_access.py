@@ -64,6 +64,16 @@ gate.detail        a a h h r h
 gate.answer        a a h h r h
 status             a h a a a h
 audit.read         r h h a a r
+secret.see         a a h a a h
+secret.change      a r h a a h
+secret.mount       a r h h r h
+secret.all         r h h a a r
+secret.tenant      r h h a a r
+egress.see         a a h a a h
+egress.change      a a h a a h
+egress.layer       r h h a a r
+egress.layer_change r h h a a r
+vault              r h h a a r
 """
 ROWS = {line.split()[0]: line.split()[1:] for line in TABLE.strip().splitlines()}
 LETTER = {Answer.ALLOW: "a", Answer.HIDE: "h", Answer.REFUSE: "r"}

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 
 from ringfence.host.kernel.boxes import Limits, LimitsAll, Rates
 from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.models.usage import BudgetLimits
 from ringfence.host.kernel.retention import Keep
 from ringfence.host.kernel.settings import ACCEPT, Settings
+from ringfence.host.kernel.settings_egress import EgressSettings
 from ringfence.host.kernel.settings_file import KEYS, LIMIT_BOUNDS, override, parse
 from ringfence.host.kernel.settings_text import as_markdown, as_toml, values
 from ringfence.host.kernel.sizes import parse_size, size_text
+from ringfence.host.kernel.vault_keys import VaultKeys
 from ringfence.spawner.protocol import BOUNDS
 
 TOP = Path(__file__).parents[3]
@@ -193,10 +196,14 @@ def test_one_table_knows_every_setting() -> None:
         "home",
         "installation",
         "socket",
+        "egress",
         "limits",
         "limits_all",
+        "model_budget",
         "rates",
         "retention",
+        "vault",
+        "handed",
         "accepted_by",
         "open",
         "gate",
@@ -204,7 +211,15 @@ def test_one_table_knows_every_setting() -> None:
     }
     named = {key.name for key in KEYS}
     assert {n for n in named if "." not in n} == {f.name for f in fields(Settings)} - placed
-    tables = {"limits.": Limits, "limits_all.": LimitsAll, "rates.": Rates, "retention.": Keep}
+    tables = {
+        "egress.": EgressSettings,
+        "limits.": Limits,
+        "limits_all.": LimitsAll,
+        "model_budget.": BudgetLimits,
+        "rates.": Rates,
+        "retention.": Keep,
+        "vault.": VaultKeys,
+    }
     for table, kind in tables.items():
         assert {n.removeprefix(table) for n in named if n.startswith(table)} == {f.name for f in fields(kind)}
     assert set(values(Settings())) == named

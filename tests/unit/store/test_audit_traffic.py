@@ -32,6 +32,32 @@ def test_a_flood_forgets_and_says_so() -> None:
     assert (len(totals), totals[-1]["host"]) == (TOTALS, "h9999.example.org")
 
 
+def test_one_box_forgets_nobody_elses() -> None:
+    """Control: its own newest are there, and the lane is full."""
+    traffic = Traffic(HandClock())
+    for number in range(10):
+        traffic.add("victim", f"v{number}.test", "deny", 1, 0)
+    for number in range(3 * RING):
+        traffic.add("hostile", f"h{number}.test", "deny", 1, 0)
+        if number % 1000 == 0:
+            traffic.add("victim", "later.test", "allow", 1, 0)
+    newest = traffic.newest(10**6)
+    kept = [entry["host"] for entry in newest if entry["box"] == "victim"]
+    assert len(newest) == RING and newest[0]["host"] == f"h{3 * RING - 1}.test"
+    assert kept[-10:] == [f"v{9 - number}.test" for number in range(10)] and len(kept) == 10 + 13
+    totals = traffic.totals()
+    assert len(totals) == TOTALS and len([each for each in totals if each["box"] == "victim"]) == 11
+    assert [each["requests"] for each in totals if each["host"] == "later.test"] == [13]
+
+
+def test_of_many_boxes_each_has_its_part() -> None:
+    traffic = Traffic(HandClock())
+    for number in range(RING + 200):
+        traffic.add(f"b{number}", "a.test", "deny", 1, 0)
+    assert (len(traffic.newest(10**6)), len(traffic.totals()), traffic.dropped) == (RING, TOTALS, 200)
+    assert traffic.newest(1)[0]["box"] == f"b{RING + 199}"
+
+
 def test_names_are_bounded_and_clean() -> None:
     traffic = Traffic(HandClock())
     traffic.add("b1", "x" * 100_000 + "\0", "al\udcfflow", 1, 1)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection
 
@@ -28,6 +28,7 @@ from ringfence.host.store.database import Database
 from ringfence.host.store.text import checked_json, cleaned, storable
 from ringfence.host.store.transaction import Tx
 
+T = TypeVar("T")
 RELEASE_SECONDS = 5.0  # a disk that takes longer is as good as full: what is released waits for it
 _MOST_TOLD = 20  # findings of the witnesses in one row
 
@@ -56,6 +57,22 @@ def drafted(
     return Draft(lane, actor_json(actor), cleaned(action), cleaned(subject), kept, ref)
 
 
+def release_draft(actor: Actor | None, subject: str, to: str, details: Mapping[str, Any]) -> Draft:
+    return drafted(Lane.RELEASE, actor, "release", subject, {**details, "to": cleaned(to)})
+
+
+async def in_time(writing: Awaitable[T]) -> T:
+    """Of a transaction with a row of the release lane. Unavailable: nothing is released."""
+    try:
+        async with asyncio.timeout(RELEASE_SECONDS):
+            return await writing
+    except TimeoutError:
+        raise Unavailable(
+            f"the audit took longer than {RELEASE_SECONDS:.0f} s: nothing is released",
+            remedy="look at the volume of the database: ringfence status",
+        ) from None
+
+
 class SqlAudit:
     def __init__(self, database: Database, signer: Signer | None = None) -> None:
         signer = signer or Signer()
@@ -73,15 +90,7 @@ class SqlAudit:
         await self._write(drafted(Lane.ACT, actor, action, subject, details))
 
     async def release(self, actor: Actor | None, subject: str, to: str, details: Mapping[str, Any]) -> None:
-        draft = drafted(Lane.RELEASE, actor, "release", subject, {**details, "to": cleaned(to)})
-        try:
-            async with asyncio.timeout(RELEASE_SECONDS):
-                await self._write(draft)
-        except TimeoutError:
-            raise Unavailable(
-                f"the audit took longer than {RELEASE_SECONDS:.0f} s: nothing is released",
-                remedy="look at the volume of the database: ringfence status",
-            ) from None
+        await in_time(self._write(release_draft(actor, subject, to, details)))
 
     async def intent(self, actor: Actor | None, action: str, subject: str, details: Mapping[str, Any]) -> str:
         head = await self._write(drafted(Lane.INTENT, actor, action, subject, details))

@@ -31,6 +31,7 @@ from ringfence.host.kernel.audit import (
 )
 from ringfence.host.store.audit_rows import HEAD, first_head, head_of
 from ringfence.host.store.generation import generation_of
+from ringfence.host.store.quick import Quick
 from ringfence.host.store.schema import audit_chains, audit_rows
 from ringfence.host.store.transaction import Tx
 
@@ -40,6 +41,17 @@ _ENDED_NAMED = 16  # chains that were closed before: each is named by the one th
 _LOCKED = HEAD.with_for_update()
 _FREE = HEAD.with_for_update(skip_locked=True)
 _SET = sa.update(audit_chains).where(audit_chains.c.chain == sa.bindparam("of_chain"))
+# A row and its head are part of whatever is released or intended: at the driver (quick.py).
+_ROW = Quick(sa.insert(audit_rows))
+_GROWN = ("seq", "hash", "ended", "mac")
+_GROW, _GROW_NEWS = (
+    Quick(
+        sa.update(audit_chains)
+        .where(audit_chains.c.chain == sa.bindparam("of_chain"))
+        .values({name: sa.bindparam(f"to_{name}") for name in names})
+    )
+    for names in (_GROWN, (*_GROWN, "news"))
+)
 _OTHERS = (
     sa.select(audit_chains)
     .where(audit_chains.c.closed_by.is_(None), audit_chains.c.chain != sa.bindparam("mine"))
@@ -166,13 +178,14 @@ class Chain:
         row = {"chain": head.chain, "seq": seq, "at": at, "lane": lane, "actor": actor, "action": action,
                "subject": subject, "ref": ref, "details": details, "previous": head.hash, "hash": hash_,
                "mac": row_mac(key, head.chain, seq, hash_)}  # fmt: skip
-        tx.connection.execute(sa.insert(audit_rows), row)
+        tx.world.dialect.many(tx.connection, _ROW, [row])
         grown = replace(head, seq=seq, hash=hash_, ended=ended)
         grown = replace(grown, mac=head_mac(key, grown))
-        values = {"seq": seq, "hash": hash_, "ended": ended, "mac": grown.mac}
-        if draft.action != SIGN:  # a signature alone is no news: else two kernels would sign each other's for ever
-            values["news"] = seq
-        tx.connection.execute(_SET, {"of_chain": head.chain, **values})
+        values = {"to_seq": seq, "to_hash": hash_, "to_ended": ended, "to_mac": grown.mac}
+        if draft.action == SIGN:  # a signature alone is no news: else two kernels would sign each other's for ever
+            tx.world.dialect.many(tx.connection, _GROW, [{"of_chain": head.chain, **values}])
+        else:
+            tx.world.dialect.many(tx.connection, _GROW_NEWS, [{"of_chain": head.chain, **values, "to_news": seq}])
         return grown
 
     def _signed(self, tx: Tx, mine: str, *, anew: bool) -> Signed:

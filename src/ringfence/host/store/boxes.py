@@ -14,6 +14,8 @@ from ringfence.host.kernel.errors import NotFound
 from ringfence.host.kernel.ids import BoxId, TenantId, UserId
 from ringfence.host.kernel.people import User
 from ringfence.host.store.database import Database
+from ringfence.host.store.invocations import close_where
+from ringfence.host.store.outward import invocations
 from ringfence.host.store.owned import owned, owned_row
 from ringfence.host.store.people import find_user_by_id
 from ringfence.host.store.schema import boxes
@@ -118,6 +120,7 @@ def _update(tx: Tx, box: BoxId, changes: dict[str, Any], *, started: bool, activ
     wanted, seen = values.get("desired", row.desired), values.get("observed", row.observed)
     if wanted == Desired.REMOVED and seen == Observed.ABSENT:
         values["removed_at"] = tx.now()
+        close_where(tx, invocations.c.box == box)
     changed = sa.update(boxes).where(boxes.c.id == box).values(**values).returning(boxes)
     return box_of(tx.connection.execute(changed).one())
 

@@ -19,6 +19,8 @@ from ringfence.host.kernel.errors import RingfenceError
 from ringfence.host.kernel.runs import redrivable
 from ringfence.host.store import migrate
 from ringfence.host.store.audit_verify import Walk
+from ringfence.host.store.check_models import MODELS
+from ringfence.host.store.check_outward import OUTWARD
 from ringfence.host.store.check_rows import RULES, Rule
 from ringfence.host.store.failures import cut_short, translate
 from ringfence.host.store.run_rows import run_of
@@ -164,7 +166,7 @@ def _missing(what: str, wanted: list[str], there: Sequence[Mapping[str, Any]]) -
 def _rows(connection: Connection) -> list[Finding]:
     if _earlier(connection):
         return []
-    return [finding for rule in RULES for finding in _ask(connection, rule)]
+    return [finding for rule in (*RULES, *OUTWARD, *MODELS) for finding in _ask(connection, rule)]
 
 
 def _ask(connection: Connection, rule: Rule) -> list[Finding]:

@@ -15,6 +15,7 @@ from ringfence.host.kernel.errors import Conflict
 from ringfence.host.kernel.kernels import LATELY_SECONDS, Kernel, at_work, in_the_way
 from ringfence.host.store import migrate
 from ringfence.host.store.database import Database
+from ringfence.host.store.generation import generation_of
 from ringfence.host.store.schema import RUNNING, kernels, runs
 from ringfence.host.store.transaction import Tx
 
@@ -84,6 +85,9 @@ class SqlKernels:
             tx.connection.execute(_END, {"which": worker, "seen_at": now, "ended_at": now})
 
         await self._database.write(work)
+
+    async def generation(self) -> int:
+        return await self._database.read(generation_of)
 
 
 def check_nobody_needs(connection: Connection, now: datetime, revision: str) -> None:

@@ -17,6 +17,7 @@ from ringfence.host.store.audit_chain import Chain
 from ringfence.host.store.blob_rows import drop_final
 from ringfence.host.store.database import Database
 from ringfence.host.store.events import Draft, append
+from ringfence.host.store.leaving import tenant_leaves, user_leaves
 from ringfence.host.store.owned import owned, owned_row
 from ringfence.host.store.runs import cancel_all_of
 from ringfence.host.store.schema import boxes, members, summaries, tenants, tokens, users
@@ -102,6 +103,19 @@ class SqlTenants:
     async def get(self, name: str) -> Tenant:
         return await self._database.read(lambda connection: find_tenant(connection, name))
 
+    async def gone(self, name: str) -> Tenant:
+        """The removed one that had that name last. NotFound."""
+        mine = sa.select(tenants).where(tenants.c.name == name, tenants.c.removed_at.is_not(None))
+        latest = mine.order_by(tenants.c.removed_at.desc(), tenants.c.id.desc()).limit(1)
+
+        def question(connection: Connection) -> Tenant:
+            row = connection.execute(latest).one_or_none() if storable(name) else None
+            if row is None:
+                raise NotFound(f"no such tenant: {name!r}", remedy="ringfence tenant ls")
+            return Tenant(row.id, row.name, row.created_at)
+
+        return await self._database.read(question)
+
     async def all(self) -> list[Tenant]:
         """By name."""
         query = sa.select(tenants).where(tenants.c.removed_at.is_(None)).order_by(tenants.c.name)
@@ -116,6 +130,7 @@ class SqlTenants:
                 raise Conflict(
                     f"the tenant {name!r} has {count} users", remedy=f"ringfence user rm U --tenant {name}, for each"
                 )
+            tenant_leaves(tx, tenant.id)
             gone = sa.update(tenants).where(tenants.c.id == tenant.id).values(removed_at=tx.now())
             tx.connection.execute(gone)
 
@@ -169,7 +184,8 @@ class SqlUsers:
     async def remove(self, user: UserId) -> None:
         """Also, in the same transaction: its boxes are wanted stopped, its runs cancelled (a live one is asked to
         end), its memberships ended. The summaries of its runs go, and the blobs of those that are final (a live run's go
-        when it ends): nobody will be given them again. What it said and what was answered stays in the threads.
+        when it ends): nobody will be given them again. Its credentials are revoked and their sealed values deleted; what
+        was shared with it is not any more; its rules and invocations end. What it said and what was answered stays in the threads.
         Conflict: it owns users that are there."""
         await self._database.write(lambda tx: _remove_user(tx, self._chain, user))
 
@@ -209,6 +225,7 @@ def _remove_user(tx: Tx, chain: Chain, user: UserId) -> None:
     now = tx.now()
     cancel_all_of(tx, chain, user, "user_removed")
     drop_final(tx, user)
+    user_leaves(tx, user)
     tx.connection.execute(sa.delete(summaries).where(summaries.c.actor == user))
     for thread in list(tx.connection.execute(sa.select(members.c.thread).where(members.c.user == user)).scalars()):
         append(tx, ThreadId(thread), Draft(EventKind.MEMBER_REMOVED, {"user": gone.name}, actor=user))

@@ -1,7 +1,7 @@
 """Statements that every turn runs many times: at SQLite's driver, and so for a tenth of what SQLAlchemy takes.
 
 Compiled once, at import. PostgreSQL is given the statement itself: there a round trip takes longer than SQLAlchemy does.
-Must never be used for rows that are read: what it gives back is as the driver has it.
+Must never read anything but text and whole numbers: what it gives back is as the driver has it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
+from sqlalchemy.sql.selectable import Select
 
 _SAVEPOINT = "ours"  # never one within another
 
@@ -26,7 +27,7 @@ class Quick:
     """`statement`: with a bind parameter for each of its values; an INSERT is given each column of its table.
     `elsewhere`: how it is said to PostgreSQL, where that differs."""
 
-    def __init__(self, statement: UpdateBase, elsewhere: UpdateBase | None = None) -> None:
+    def __init__(self, statement: UpdateBase | Select[*tuple[Any, ...]], elsewhere: UpdateBase | None = None) -> None:
         dialect = sqlite.dialect()
         compiled = statement.compile(dialect=dialect)
         assert isinstance(compiled, SQLCompiler)

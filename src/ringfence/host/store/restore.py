@@ -27,6 +27,7 @@ from ringfence.host.store.backup import audit_heads, kind_of, tables_of
 from ringfence.host.store.backup_format import Manifest, Reading, TableHead
 from ringfence.host.store.generation import begin_generation
 from ringfence.host.store.ledger import PENDING, effects, gates
+from ringfence.host.store.outward import OPEN, invocations
 from ringfence.host.store.schema import BEGUN, LIVE, boxes, kernels, runs, steps, turns
 from ringfence.host.store.trees import LOST, MARK
 
@@ -136,6 +137,8 @@ def fence(connection: Connection, number: int, at: datetime, source: Mapping[str
     connection.execute(sa.update(kernels).where(kernels.c.ended_at.is_(None)).values(ended_at=at))
     # Of a time when a database had one installation: on a server that several share, they would be everybody's.
     connection.execute(sa.update(boxes).where(boxes.c.installation == "").values(installation=installation))
+    # A port that a command had then may be another's by now: nothing goes out by it until somebody is given it anew.
+    connection.execute(sa.update(invocations).where(sa.text(OPEN)).values(closed_at=at))
     _take_as_sent(connection, at)
     _close_questions(connection)
     connection.execute(MARK)

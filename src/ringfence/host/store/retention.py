@@ -17,7 +17,9 @@ from ringfence.host.store.audit import SqlAudit
 from ringfence.host.store.blob_rows import drop_blobs
 from ringfence.host.store.columns import Utc
 from ringfence.host.store.database import Database
+from ringfence.host.store.invocations import drop_invocations, old_invocations
 from ringfence.host.store.keys import forget_keys, keys_due
+from ringfence.host.store.model_usage import drop_calls, old_calls
 from ringfence.host.store.run_rows import run_of
 from ringfence.host.store.schema import LIVE, checkpoints, cuts, events, runs, steps, threads
 from ringfence.host.store.transaction import Tx
@@ -26,6 +28,8 @@ KEYS = 500
 EVENTS = 500  # rows of one batch: about 5 ms
 RUNS = 20  # runs of one batch: each has up to 1,000 steps of 512 KiB, but few have
 AUDIT = 500
+INVOCATIONS = 500
+MODEL_CALLS = 500
 THREADS = 5  # threads that are cut in one batch
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
@@ -83,6 +87,8 @@ class SqlRetention:
             gone["events"] = await self._cut(now - timedelta(days=keep.events_days))
         if keep.runs_days:
             gone["runs"] = await self._runs(now - timedelta(days=keep.runs_days))
+            gone["model_calls"] = await self._model_calls(now - timedelta(days=keep.runs_days))
+            gone["invocations"] = await self._invocations(now - timedelta(days=keep.runs_days))
         if keep.audit_days:
             gone["audit"] = await self._audit.cut(now - timedelta(days=keep.audit_days), AUDIT)
         return {kind: number for kind, number in gone.items() if number}
@@ -103,6 +109,14 @@ class SqlRetention:
     async def _runs(self, before: datetime) -> int:
         due = list(await self._database.read(lambda c: c.execute(_OVER, {"before": before}).scalars().all()))
         return await self._database.write(lambda tx: _forget(tx, due)) if due else 0
+
+    async def _invocations(self, before: datetime) -> int:
+        due = await self._database.read(lambda connection: old_invocations(connection, before, INVOCATIONS))
+        return await self._database.write(lambda tx: drop_invocations(tx, due)) if due else 0
+
+    async def _model_calls(self, before: datetime) -> int:
+        due = await self._database.read(lambda connection: old_calls(connection, before, MODEL_CALLS))
+        return await self._database.write(lambda tx: drop_calls(tx, due)) if due else 0
 
 
 def kept_from(connection: Connection, thread: str) -> int:

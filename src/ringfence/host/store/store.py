@@ -12,6 +12,7 @@ from ringfence.host.kernel.errors import RingfenceError
 from ringfence.host.kernel.failpoints import Failpoints, Quiet
 from ringfence.host.kernel.kernels import at_work
 from ringfence.host.kernel.onward import Onward
+from ringfence.host.kernel.outward.rolls import Seals
 from ringfence.host.kernel.ports import Clock, Ids
 from ringfence.host.kernel.retention import Keep
 from ringfence.host.store import migrate
@@ -19,23 +20,30 @@ from ringfence.host.store.audit import SqlAudit
 from ringfence.host.store.audit_keys import Signer
 from ringfence.host.store.blobs import SqlBlobs
 from ringfence.host.store.boxes import SqlBoxes
+from ringfence.host.store.credentials import SqlCredentials
 from ringfence.host.store.database import Database
 from ringfence.host.store.dialect import LeaseClock
 from ringfence.host.store.effects import SqlEffects
+from ringfence.host.store.egress_rules import SqlEgressRules
 from ringfence.host.store.engine import open_engines
 from ringfence.host.store.events import SqlEvents
 from ringfence.host.store.gates import SqlGates
 from ringfence.host.store.generation import generation_of
+from ringfence.host.store.invocations import SqlInvocations
 from ringfence.host.store.kernels import SqlKernels, kernels_of
+from ringfence.host.store.model_usage import SqlModelUsage
 from ringfence.host.store.people import SqlTenants, SqlUsers
 from ringfence.host.store.reads import SqlReads
+from ringfence.host.store.renewals import SqlRenewals
 from ringfence.host.store.retention import SqlRetention
+from ringfence.host.store.rolls import SqlRolls
 from ringfence.host.store.runs import SqlRuns
 from ringfence.host.store.steps import SqlSteps
 from ringfence.host.store.threads import SqlThreads
 from ringfence.host.store.tokens import SqlTokens
 from ringfence.host.store.transaction import World
 from ringfence.host.store.turns import SqlTurns
+from ringfence.host.store.unkeyed import Unkeyed
 from ringfence.host.store.wal_watch import WalWatch
 
 BUSY_SECONDS = 30.0  # how long another process may hold the database before a write is refused
@@ -59,6 +67,12 @@ class SqlStore:
         self.gates = SqlGates(database)
         self.effects = SqlEffects(database, self.audit.chain)
         self.events = SqlEvents(database)
+        self.rolls = SqlRolls(database)
+        self.credentials = SqlCredentials(database, self.rolls)
+        self.renewals = SqlRenewals(database)
+        self.egress_rules = SqlEgressRules(database, self.rolls)
+        self.invocations = SqlInvocations(database)
+        self.model_usage = SqlModelUsage(database, self.audit.chain)
         self.reads = SqlReads(database)
         self.kernels = SqlKernels(database)
         self.retention = SqlRetention(database, self.audit)
@@ -134,17 +148,27 @@ async def open_store(
     keep: Keep | None = None,
     installation: str = "",
     failpoints: Failpoints | None = None,
+    seals: Seals | None = None,
 ) -> SqlStore:
     """Opens or makes the database and brings its schema up to date.
 
     `url`: `sqlite:////absolute/file.db` (its folder exists) or `postgresql://user@host/name`. `signer`: who signs the
     audit; without one its rows have no MAC, and a walk with a key says so. `keep`: how long what is over is kept.
     `installation`: whose boxes are here, where several share the database. `failpoints`: of tests; None: Quiet.
+    `seals`: who signs and judges rolls; without, no binding, rule or grant can be added, and none counts.
     Unavailable: foreign, damaged, of a newer release, locked, unreachable. DiskFull. Invalid: the url.
     """
     engines = await open_engines(url, busy_seconds)
     days = timedelta(days=(keep or Keep()).keys_days)
     world = World(
-        engines.dialect, clock, LeaseClock(clock), Onward(clock), ids, days, installation, failpoints or Quiet()
+        engines.dialect,
+        clock,
+        LeaseClock(clock),
+        Onward(clock),
+        ids,
+        days,
+        installation,
+        failpoints or Quiet(),
+        seals or Unkeyed(),
     )
     return SqlStore(Database(engines, world), signer)

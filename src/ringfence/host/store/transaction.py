@@ -17,8 +17,10 @@ from ringfence.host.kernel.errors import RingfenceError
 from ringfence.host.kernel.failpoints import Failpoints, Quiet
 from ringfence.host.kernel.ids import ThreadId
 from ringfence.host.kernel.onward import Onward
+from ringfence.host.kernel.outward.rolls import Seals
 from ringfence.host.kernel.ports import Clock, Ids
 from ringfence.host.store.dialect import Dialect, LeaseClock
+from ringfence.host.store.unkeyed import Unkeyed
 
 A = TypeVar("A")
 I = TypeVar("I")  # noqa: E741
@@ -36,6 +38,7 @@ class World:
     keep_keys: timedelta = timedelta(days=7)  # how long an idempotency key stands for its message
     installation: str = ""  # whose boxes are here; "": there is only one
     failpoints: Failpoints = field(default_factory=Quiet)
+    seals: Seals = field(default_factory=Unkeyed)  # of rolls
 
 
 @dataclass(frozen=True, slots=True)

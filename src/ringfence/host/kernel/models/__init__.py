@@ -1,0 +1,1 @@
+"""What is known of model providers, their use and its limits. Pure."""
