@@ -21,15 +21,11 @@ from ringfence.host.kernel.ports import CommandSpec
 from ringfence.wire.messages import Generated, StepBegun, ToolCall
 from tests.support import spawner_rig
 from tests.support.broker_rig import RUN_START, until
-from tests.support.driver_stage import BOX, INSTALLATION, command, stage
+from tests.support.driver_stage import BOX, command, own_installation, stage
 from tests.support.scripted_guest import AuditLog
 
+__all__ = ["own_installation"]
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture(autouse=True)
-def _own_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawner_rig, "INSTALLATION", INSTALLATION)
 
 
 async def run(link: WireLink, key: str, *argv: str) -> tuple[bytes, int | None]:

@@ -23,20 +23,15 @@ from ringfence.host.kernel.errors import NotFound, Refused
 from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.ports import Outcome
 from tests.contract.test_spawner import directories, processes_of
-from tests.support import spawner_rig
-from tests.support.driver_stage import BOX, INSTALLATION, Stage, command, stage
+from tests.support.driver_stage import BOX, INSTALLATION, Stage, command, own_installation, stage
 from tests.support.spawner_rig import status_of
 
+__all__ = ["own_installation"]
 pytestmark = pytest.mark.root
 JAIL, OTHER = BoxId("jailjailjailjail"), BoxId("otherotherotherj")
 MIB = 1 << 20
 SMALL = Limits(memory=160 * MIB, pids=64, cpu_milli=1000, nofile=512, shm=16 * MIB, run=MIB, disk=32 * MIB, inodes=1024)
 PLAIN = "--ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev"
-
-
-@pytest.fixture(autouse=True)
-def _own_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawner_rig, "INSTALLATION", INSTALLATION)
 
 
 @dataclass

@@ -103,9 +103,38 @@ async def test_a_descriptor_comes_with_the_reply_that_announces_it_close_on_exec
         os.close(answer.fds[0])
 
 
+@pytest.mark.parametrize("count", [0, 1, 6, 7])
+async def test_listeners_come_as_many_as_their_reply_names(count: int) -> None:
+    async with pair() as (client, peer):
+        ask = asking(client, protocol.Listen(BOX, 0))
+        number = (await peer.hears())["id"]
+        with open("/dev/null", "rb") as file:
+            before = descriptors()
+            peer.says({"id": number, "ok": {"kinds": ["proxy"] * 6}}, (file.fileno(),) * count)
+            if count == 6:
+                for fd in (await ask).fds:
+                    os.close(fd)
+                assert descriptors() == before
+                return
+            with pytest.raises(errors.Failed):
+                await ask
+            assert descriptors() == before - 1  # the client's own end
+
+
 @pytest.mark.parametrize(
     ("request_", "count"),
-    [(protocol.Stop(BOX), 1), (protocol.Files(BOX), 0), (protocol.Files(BOX), 2), (protocol.Files(BOX), 60)],
+    [
+        (protocol.Stop(BOX), 1),
+        (protocol.Files(BOX), 0),
+        (protocol.Files(BOX), 2),
+        (protocol.Files(BOX), 60),
+        (protocol.Worker(BOX), 0),
+        (protocol.Worker(BOX), 2),
+        (protocol.EndWorker(BOX), 1),
+        (protocol.Trust(BOX, ""), 1),
+        (protocol.Listen(BOX, 100), 0),  # its reply names no kinds
+        (protocol.Listen(BOX, 100), 1),
+    ],
 )
 async def test_descriptors_that_nobody_announced_are_closed_and_end_the_client(
     request_: protocol.Request, count: int

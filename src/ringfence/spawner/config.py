@@ -36,6 +36,7 @@ class Config:
     guest_digest: str
     kernel_uid: int  # as counted in the spawner's user namespace, like all ids here
     kernel_gid: int
+    egress_id: int  # of the egress template, uid and gid
     ids: tuple[int, int]  # of boxes, both ends included
     subuid: tuple[int, int] | None  # start, count; of the host
     subgid: tuple[int, int] | None
@@ -43,6 +44,7 @@ class Config:
     cgroup_parent: str | None
     kernel_config: str
     disk: Disk  # how trees are bounded; auto: image, else quota, else accounting
+    root_ca: str  # path of the company's roots, which boxes trust besides the host's; "": there are none
     limits_all: Whole  # of all boxes together; 0: by the host
 
 
@@ -56,8 +58,10 @@ _FIELDS = {
     "guest_digest": str,
     "kernel_uid": int,
     "kernel_gid": int,
+    "egress_id": int,
     "kernel_config": str,
     "disk": str,
+    "root_ca": str,
 }
 _KNOWN = {*_FIELDS, "version", "ids", "subuid", "subgid", "accept", "cgroup_parent", "limits_all"}
 
@@ -101,7 +105,9 @@ def _checked(raw: dict[str, object]) -> Config:
     if problem:
         raise StartRefused(f"spawner configuration: {problem}", _AGAIN)
     if config.mode == "shared":
-        return replace(config, ids=(SHARED_ID, SHARED_ID), kernel_uid=SHARED_ID, kernel_gid=SHARED_ID)
+        return replace(
+            config, ids=(SHARED_ID, SHARED_ID), kernel_uid=SHARED_ID, kernel_gid=SHARED_ID, egress_id=SHARED_ID
+        )
     return config
 
 
@@ -131,12 +137,16 @@ def _problem(config: Config) -> str | None:
         return f"no disk {config.disk!r}"
     if not all(p.startswith("/") for p in (config.home, config.python, config.bwrap, config.runtime)):
         return "home, python, bwrap and runtime must be absolute paths"
+    if config.root_ca and not config.root_ca.startswith("/"):
+        return "root_ca must be empty or an absolute path"
     if config.mode == "shared":
         return None if config.ids == (0, 0) else "ids must be [0, 0] in mode shared"
     if last - first < BLOCK - 1:
         return f"ids must hold a block of {BLOCK}"
     if first <= 0 or first <= config.kernel_uid <= last or first <= config.kernel_gid <= last:
         return "ids must hold neither 0 nor the kernel's account"
+    if config.egress_id <= 0 or config.egress_id == config.kernel_uid or first <= config.egress_id <= last:
+        return "egress_id must be neither 0 nor the kernel's account nor one of ids"
     if config.mode == "root":
         return "kernel_uid and kernel_gid must not be 0" if 0 in (config.kernel_uid, config.kernel_gid) else None
     if config.subuid is None or config.subgid is None:

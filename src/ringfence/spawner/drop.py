@@ -15,16 +15,21 @@ import signal
 from ringfence.spawner import syscalls
 
 
-def to_account(uid: int, gid: int, *, groups: bool) -> None:
+def to_account(uid: int, gid: int, *, groups: bool, keep: tuple[int, ...] = ()) -> None:
     """No supplementary groups (where the id map allows it), real, effective and saved ids, no capability, and
-    no_new_privs. `groups` is False in a user namespace whose setgroups is denied."""
+    no_new_privs. `groups` is False in a user namespace whose setgroups is denied. `keep`: capabilities that are kept all the
+    same, also by the next program (capabilities(7), ambient); the bounding set is empty then too."""
+    syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
+    if keep:
+        syscalls.make_inheritable(keep)
+        for number in keep:
+            syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_RAISE, number)
     _close_bounding_set()
     if groups:
         os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-    syscalls.prctl(syscalls.PR_CAP_AMBIENT, syscalls.PR_CAP_AMBIENT_CLEAR_ALL)
-    syscalls.drop_capabilities()
+    syscalls.drop_capabilities(keep)
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
 
 

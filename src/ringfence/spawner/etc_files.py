@@ -35,7 +35,10 @@ _HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost\n"
 # a worker is there the port is closed, and a name must fail at once.
 _RESOLV = "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n"
 # Files of the tree show their owner as the box's user, but a mount's top may show another: git must not refuse it.
-_GITCONFIG = """[safe]
+# Where trust.py's certificates are shown. These files are for tools that read no variable of a command's environment.
+CA = "/etc/ringfence/ca.pem"
+BUNDLE = "/etc/ringfence/bundle.pem"
+_GITCONFIG = f"""[safe]
 \tdirectory = *
 [init]
 \tdefaultBranch = main
@@ -43,9 +46,12 @@ _GITCONFIG = """[safe]
 \tautoDetach = false
 [advice]
 \tdetachedHead = false
+[http]
+\tsslCAInfo = {BUNDLE}
 """
-_PIP = "[global]\ndisable-pip-version-check = true\nno-input = true\n"
-_NPM = "update-notifier=false\nfund=false\naudit=false\n"
+_PIP = f"[global]\ndisable-pip-version-check = true\nno-input = true\ncert = {BUNDLE}\n"
+_NPM = f"update-notifier=false\nfund=false\naudit=false\ncafile={BUNDLE}\n"
+_WGET = f"ca_certificate = {BUNDLE}\n"
 _PROFILE = 'export PATH="$HOME/.local/bin:/opt/ringfence/bin:/usr/local/bin:/usr/bin:/bin"\numask 022\n'
 _SHELLS = "/bin/sh\n/bin/bash\n/usr/bin/sh\n/usr/bin/bash\n"
 
@@ -59,6 +65,7 @@ GENERATED: dict[str, str] = {
     "gitconfig": _GITCONFIG,
     "pip.conf": _PIP,
     "npmrc": _NPM,
+    "wgetrc": _WGET,
     "profile": _PROFILE,
     "bash.bashrc": "",
     "shells": _SHELLS,

@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 
-from ringfence.spawner import etc_files, syscalls
+from ringfence.spawner import etc_files, syscalls, trust
 from ringfence.spawner.errors import Unavailable, of_os_error
 from ringfence.spawner.profile import SOURCE
 
@@ -29,10 +29,11 @@ def host_links() -> list[tuple[str, str]]:
     return links
 
 
-def stamp() -> tuple[tuple[int, int, int], ...]:
-    """Changes when a bound file of the host's was replaced (ld.so.cache after every installation)."""
+def stamp(root_ca: str) -> tuple[tuple[int, int, int], ...]:
+    """Changes when a bound file of the host's was replaced (ld.so.cache after every installation), or the company's roots."""
     found = []
-    for name in ("/usr", *(f"/etc/{part}" for part in (*etc_files.FROM_HOST, *etc_files.FROM_HOST_FILES))):
+    parts = (*etc_files.FROM_HOST, *etc_files.FROM_HOST_FILES, trust.SYSTEM)
+    for name in ("/usr", *(f"/etc/{part}" for part in parts), *([root_ca] if root_ca else [])):
         with contextlib.suppress(OSError):
             status = os.stat(name)
             found.append((status.st_dev, status.st_ino, 0 if name == "/usr" else status.st_mtime_ns))
@@ -40,30 +41,31 @@ def stamp() -> tuple[tuple[int, int, int], ...]:
 
 
 class LauncherRoot:
-    """`namespace`: descriptor to join. Made again when the host's files changed."""
+    """`namespace`: descriptor to join. Made again when the host's files changed. `root_ca`: path of the company's roots, or ""."""
 
-    def __init__(self) -> None:
+    def __init__(self, root_ca: str) -> None:
         self.links = host_links()
-        self._stamp = stamp()
-        self.namespace = _make(self.links)
+        self._root_ca = root_ca
+        self._stamp = stamp(root_ca)
+        self.namespace = _make(self.links, root_ca)
 
     def refresh(self) -> None:
         """Cheap when nothing changed: some stat calls."""
-        current = stamp()
+        current = stamp(self._root_ca)
         if current != self._stamp:
-            fresh = _make(self.links)
+            fresh = _make(self.links, self._root_ca)
             os.close(self.namespace)
             self.namespace, self._stamp = fresh, current
 
 
-def _make(links: list[tuple[str, str]]) -> int:
+def _make(links: list[tuple[str, str]], root_ca: str) -> int:
     """Builds the namespace in a child and keeps it by descriptor. Raises SpawnerError."""
     done_read, done_write = os.pipe()
     hold_read, hold_write = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(hold_write)
-        _child(links, done_write, hold_read)
+        _child(links, root_ca, done_write, hold_read)
     os.close(done_write)
     os.close(hold_read)
     try:
@@ -79,10 +81,10 @@ def _make(links: list[tuple[str, str]]) -> int:
         os.waitpid(pid, 0)
 
 
-def _child(links: list[tuple[str, str]], done: int, hold: int) -> None:
+def _child(links: list[tuple[str, str]], root_ca: str, done: int, hold: int) -> None:
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        _build(links)
+        _build(links, trust.company(root_ca))
         os.write(done, b"ok")
         os.read(hold, 1)  # until the parent has opened the namespace
     except BaseException as error:
@@ -92,16 +94,17 @@ def _child(links: list[tuple[str, str]], done: int, hold: int) -> None:
         os._exit(0)
 
 
-def _build(links: list[tuple[str, str]]) -> None:
+def _build(links: list[tuple[str, str]], company: bytes) -> None:
     os.umask(0o022)
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount(None, b"/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     # Opened after unshare: a mount can be cloned only in the namespace that it is in. Recursive: in a user namespace
     # what lies below is locked to it (EINVAL otherwise).
     sources = {target: syscalls.clone_tree(fd, recursive=True) for target, fd in _host_trees().items()}
-    # 4 MiB: the generated files and directories need some 100 KiB.
+    # 8 MiB: the generated files and directories need some 100 KiB, the host's roots 220 (trust.MAX_ROOTS at most), the company's
+    # trust.MAX_COMPANY at most, twice.
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    syscalls.mount(b"tmpfs", _STAGE, b"tmpfs", flags, b"size=4m,mode=0755")
+    syscalls.mount(b"tmpfs", _STAGE, b"tmpfs", flags, b"size=8m,mode=0755")
     root = _STAGE.decode()
     for name in ("usr", "proc", "dev", "tmp", "old", SOURCE[1:], f"{SOURCE[1:]}/etc", f"{SOURCE[1:]}/etc/ssl"):
         os.mkdir(f"{root}/{name}")
@@ -113,6 +116,7 @@ def _build(links: list[tuple[str, str]]) -> None:
     for name, text in etc_files.GENERATED.items():
         with open(f"{root}{SOURCE}/etc/{name}", "x", encoding="utf-8") as file:
             file.write(text)
+    _write_trust(f"{root}{SOURCE}/etc/{trust.FOLDER}", company)
     for target, tree in sources.items():
         _attach(tree, f"{root}/{target}")
     os.chdir(root)
@@ -120,6 +124,14 @@ def _build(links: list[tuple[str, str]]) -> None:
     os.chdir("/")
     syscalls.umount(b"/old", syscalls.MNT_DETACH)
     os.rmdir("/old")
+
+
+def _write_trust(folder: str, company: bytes) -> None:
+    """What a box without a CA of its own trusts: the host's roots and the company's. One that has is shown its own over these."""
+    os.mkdir(folder)
+    for name, data in ((trust.CERTIFICATE, company), (trust.BUNDLE, trust.joined(trust.roots(), company))):
+        with open(f"{folder}/{name}", "xb") as file:
+            file.write(data)
 
 
 def _host_trees() -> dict[str, int]:

@@ -35,9 +35,11 @@ from ringfence.spawner.launcher_root import LauncherRoot
 from ringfence.spawner.operations import Operations
 from ringfence.spawner.server import Server
 from ringfence.spawner.sources import Host
+from ringfence.spawner.template import Template
 from ringfence.spawner.warmer import Warmer
 
 REFUSED = 5  # exit status: the host or its configuration must change first
+SIGNALLED = 128  # and the number: ended by that signal
 # Out of memory on the whole host: every box (100, commands 200) and nearly every service goes before spawner and
 # kernel.
 OOM_SCORE = -900
@@ -52,6 +54,8 @@ def main(path: str) -> None:
     except StartRefused as refusal:
         sys.stderr.write(f"ringfence: {refusal.message}\n  {refusal.remedy}\n")
         status = REFUSED
+    if status > SIGNALLED:  # it could not say it itself
+        sys.stderr.write(f"ringfence: the server was ended by signal {status - SIGNALLED}\n  ringfence serve\n")
     sys.stdout.flush()
     sys.exit(status)
 
@@ -66,7 +70,8 @@ def serve(settings: Config) -> int:
     pid = kernel_child.start(settings, theirs)
     theirs.close()
     children.add(pid)
-    run(host, ours, children, pid)
+    template = Template(settings, children)
+    run(host, ours, children, pid, template)
     ours.close()
     status = end_kernel(pid, children)
     host.cgroups.leave()
@@ -88,7 +93,7 @@ def open_host(settings: Config) -> tuple[Host, int]:
         runtime = os.open(f"{settings.runtime}/guest", paths.DIRECTORY | os.O_NOFOLLOW)
         os.stat("init.pyc", dir_fd=runtime)
         os.stat(settings.python)
-        root = LauncherRoot()
+        root = LauncherRoot(settings.root_ca)
     except OSError as error:
         raise StartRefused(f"the guest's files are missing: {error}", "ringfence serve") from error
     except SpawnerError as error:
@@ -128,6 +133,7 @@ class Signals:
     children: Children
     kernel: int  # pid, 0: none is ours
     reader: int
+    operations: Operations
     seen: bytearray = field(default_factory=bytearray)
 
     def __call__(self) -> None:
@@ -140,10 +146,14 @@ class Signals:
             os.kill(self.kernel, signal.SIGKILL)
         self.seen.clear()
         self.children.collect()
+        self.operations.tend()
 
 
-def run(host: Host, channel: socket.socket, children: Children, kernel: int = 0) -> None:
-    """Serves the kernel at the other end of `channel` until it closes. `kernel`: its pid, 0 when it is no child."""
+def run(
+    host: Host, channel: socket.socket, children: Children, kernel: int = 0, template: Template | None = None
+) -> None:
+    """Serves the kernel at the other end of `channel` until it closes. `kernel`: its pid, 0 when it is no child. `template`:
+    of egress workers, not yet started; without one there are none."""
     warmer = Warmer(host.cgroups, groups=host.config.mode != "shared")
     # bubblewrap and PID 1 are killed together: the orphan comes to us, not to an init that may be slow to reap it.
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
@@ -153,9 +163,12 @@ def run(host: Host, channel: socket.socket, children: Children, kernel: int = 0)
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
         old[number] = signal.signal(number, lambda *_: None)
     try:
-        signals = Signals(children, kernel, reader)
-        Server(channel, Operations(host, children, warmer), children, reader, signals).serve()
+        operations = Operations(host, children, warmer, template)
+        operations.tend()
+        Server(channel, operations, children, reader, Signals(children, kernel, reader, operations)).serve()
     finally:
+        if template is not None:
+            template.end()
         warmer.end()
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.set_wakeup_fd(before)
@@ -179,4 +192,4 @@ def end_kernel(pid: int, children: Children) -> int:
 
 def _wait(pid: int, children: Children, deadline: float) -> int | None:
     status = tasks.run(children.wait(pid, max(0.0, deadline - time.monotonic())))
-    return 128 - status if status is not None and status < 0 else status
+    return SIGNALLED - status if status is not None and status < 0 else status

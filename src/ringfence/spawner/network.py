@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import struct
+from collections.abc import Iterator
 from typing import NoReturn
 
 from ringfence.spawner import netlink, nft, syscalls
@@ -58,15 +59,27 @@ def make(*, rules: bool, returns: bool) -> int:
 
 
 def _make_here(rules: bool) -> int:
+    with _back_again():
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        _configure(rules)
+        return os.open("/proc/self/ns/net", os.O_RDONLY)
+
+
+@contextlib.contextmanager
+def inside(namespace: int) -> Iterator[None]:
+    """The caller is in that network namespace meanwhile: root only (see `make`). Raises OSError."""
+    with _back_again():
+        syscalls.setns(namespace, syscalls.CLONE_NEWNET)
+        yield
+
+
+@contextlib.contextmanager
+def _back_again() -> Iterator[None]:
     own = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
-        syscalls.unshare(syscalls.CLONE_NEWNET)
-        try:
-            _configure(rules)
-            return os.open("/proc/self/ns/net", os.O_RDONLY)
-        finally:
-            _return(own)
+        yield
     finally:
+        _return(own)
         os.close(own)
 
 

@@ -5,8 +5,11 @@
         ip daddr 127.0.0.0/8 return; ip6 daddr ::1 return;
         meta l4proto tcp redirect to :TRANSPARENT; udp dport 53 redirect to :DNS; }
       chain guard { type filter hook output priority 0;
-        ip daddr 127.0.0.0/8 accept; ip6 daddr ::1 accept; meta l4proto udp reject; }
+        ip daddr 127.0.0.0/8 accept; ip6 daddr ::1 accept; udp sport 53 accept; meta l4proto udp reject; }
     }
+
+A client that asked another address for a name is, all addresses being local, at that address itself: the answer to it does
+not go to the loopback. Its source port 53 is nobody's in the box.
 
 Numbers: Linux uapi linux/netfilter/nf_tables.h. Nothing here depends on a box.
 """
@@ -76,6 +79,7 @@ def _protocol(number: int) -> bytes:
 
 def _rules() -> list[tuple[str, bytes]]:
     dns = _payload(_TRANSPORT, 2, 2) + _equals(struct.pack(">H", 53))
+    answer = _payload(_TRANSPORT, 0, 2) + _equals(struct.pack(">H", DNS_PORT))
     reject = _expression("reject", word(1, 2), attribute(2, b"\x01"))  # ICMPX, port unreachable
     return [
         ("out", _loopback4() + _verdict(_RETURN)),
@@ -84,6 +88,7 @@ def _rules() -> list[tuple[str, bytes]]:
         ("out", _protocol(_UDP) + dns + _redirect(DNS_PORT)),
         ("guard", _loopback4() + _verdict(_ACCEPT)),
         ("guard", _loopback6() + _verdict(_ACCEPT)),
+        ("guard", _protocol(_UDP) + answer + _verdict(_ACCEPT)),
         ("guard", _protocol(_UDP) + reject),
     ]
 

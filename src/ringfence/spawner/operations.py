@@ -8,20 +8,21 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ringfence.spawner import files_helper, paths, protocol, sources, sweep
+from ringfence.spawner.answers import Answer, observed
 from ringfence.spawner.cgroups import Usage
 from ringfence.spawner.children import Children
-from ringfence.spawner.disk_use import Use
 from ringfence.spawner.disks import Disks
 from ringfence.spawner.errors import Busy, NotFound, Refused, SpawnerError
 from ringfence.spawner.limits import share
+from ringfence.spawner.outward import Outward
 from ringfence.spawner.registry import Entry, Registry
 from ringfence.spawner.sources import Host
 from ringfence.spawner.start import Starter
 from ringfence.spawner.tasks import Steps
+from ringfence.spawner.template import Template
 from ringfence.spawner.warmer import Warmer
 
 FILES_EACH = 8  # helpers of one box at once; each ends after 10 s idle
@@ -29,16 +30,8 @@ FILES_ALL = 64
 LIST_PAGE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A reply and the descriptors that go with it; the server closes them once sent."""
-
-    body: object
-    fds: tuple[int, ...] = ()
-
-
 class Operations:
-    def __init__(self, host: Host, children: Children, warmer: Warmer) -> None:
+    def __init__(self, host: Host, children: Children, warmer: Warmer, template: Template | None = None) -> None:
         """Also lets go of what a removal that was cut short left mounted."""
         self._host = host
         self._children = children
@@ -46,6 +39,7 @@ class Operations:
         self._disks = Disks(host, children)
         self._disks.tidy(self._registry)
         self._starter = Starter(host, children, warmer, self._disks)
+        self._outward = Outward(host, self._registry, self._starter, template)
         self._helpers: dict[int, str] = {}  # pid -> box
         self._table: dict[type, Callable[[Any], Answer | Steps[Answer]]] = {
             protocol.Greet: self._greet,
@@ -59,7 +53,15 @@ class Operations:
             protocol.Files: self._files,
             protocol.Remove: self._remove,
             protocol.ListBoxes: self._list,
+            protocol.Listen: self._outward.listen,
+            protocol.Worker: self._outward.worker,
+            protocol.EndWorker: self._outward.end_worker,
+            protocol.Trust: self._outward.trust,
         }
+
+    def tend(self) -> None:
+        """Some child has ended."""
+        self._outward.workers.tend()
 
     def begin(self, request: protocol.Request) -> Answer | Steps[Answer]:
         """The answer, or the steps to it. Raises SpawnerError or OSError, also from the steps."""
@@ -100,18 +102,25 @@ class Operations:
 
     def _start(self, request: protocol.Start) -> Steps[Answer]:
         entry = self._registry.get(request.box)
+        if self._starter.alive(entry.box) is None:  # else it is asked what runs already
+            yield from self._outward.workers.end(entry.box)
         started = yield from self._starter.start(entry, request.limits)
         return Answer(started)
 
     def _stop(self, request: protocol.Stop) -> Steps[Answer]:
-        yield from self._starter.end(self._registry.get(request.box))
+        entry = self._registry.get(request.box)
+        yield from self._outward.workers.end(entry.box)
+        yield from self._starter.end(entry)
         return Answer(None)
 
     def _freeze(self, request: protocol.Freeze | protocol.Thaw) -> Steps[Answer]:
         entry = self._registry.get(request.box)
         if self._starter.alive(entry.box) is None:
             raise Refused("the box does not run", "start it first")
-        yield from self._host.cgroups.freeze(entry.box, frozen=isinstance(request, protocol.Freeze))
+        wanted = isinstance(request, protocol.Freeze)
+        if wanted:
+            yield from self._outward.workers.end(entry.box)
+        yield from self._host.cgroups.freeze(entry.box, frozen=wanted)
         return Answer(None)
 
     def _observe(self, request: protocol.Observe) -> Answer:
@@ -126,10 +135,10 @@ class Operations:
         disk = self._disks.use(entry)
         live = self._starter.alive(entry.box)
         if live is None:
-            return Answer(_observed(entry, disk, "stopped", None, Usage(), frozen=False))
+            return Answer(observed(entry, disk, "stopped", None, Usage(), frozen=False))
         used = self._host.cgroups.usage(entry.box)
         frozen = self._host.cgroups.frozen(entry.box)
-        return Answer(_observed(entry, disk, "running", live.identity, used, frozen=frozen))
+        return Answer(observed(entry, disk, "running", live.identity, used, frozen=frozen))
 
     def _set_limits(self, request: protocol.SetLimits) -> Steps[Answer]:
         entry = self._registry.get(request.box)
@@ -166,6 +175,7 @@ class Operations:
         except NotFound:
             self._registry.clear(request.box)
             return Answer(None)
+        yield from self._outward.workers.end(entry.box)
         yield from self._starter.end(entry, for_good=True)
         for pid in [pid for pid, box in self._helpers.items() if box == entry.box]:
             if self._children.running(pid):
@@ -205,32 +215,3 @@ class Operations:
             if entry.kind == "skill":
                 jails.append(name)
         return Answer(protocol.Listed(boxes, running, len(names) > LIST_PAGE, jails))
-
-
-def _observed(
-    entry: Entry,
-    disk: Use,
-    state: Literal["stopped", "running"],
-    identity: protocol.Identity | None,
-    used: Usage,
-    *,
-    frozen: bool,
-) -> protocol.Observed:
-    return protocol.Observed(
-        state=state,
-        identity=identity,
-        uid=entry.uid,
-        pids=used.pids,
-        memory=used.memory,
-        memory_peak=used.peak,
-        memory_limit=used.limit,
-        oom_kills=used.oom_kills,
-        frozen=frozen,
-        disk_by=disk.by,
-        disk_used=disk.used,
-        disk_free=disk.free,
-        inodes=disk.inodes,
-        inode_limit=disk.inode_limit,
-        disk_problem=disk.problem,
-        disk_holder=disk.holder,
-    )

@@ -3,11 +3,27 @@ BadRequest, whatever the bytes, and let nothing through that is not a field of p
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from dataclasses import asdict, fields
 from typing import Any, get_args
 
-from ringfence.spawner.protocol import BOUNDS, BOX_ID, MAX_PACKET, REQUESTS, BoxKind, Limits, Request
+from ringfence.spawner.protocol import (
+    BOUNDS,
+    BOX_ID,
+    MAX_CERTIFICATE,
+    MAX_PACKET,
+    PROXY_PORTS,
+    REQUESTS,
+    BoxKind,
+    Limits,
+    Request,
+)
+
+_PEM = re.compile(
+    r"-----BEGIN CERTIFICATE-----\n(?:[A-Za-z0-9+/]{64}\n)*[A-Za-z0-9+/]{1,64}={0,2}\n-----END CERTIFICATE-----\n\Z"
+)
 
 
 class BadRequest(ValueError):
@@ -23,6 +39,22 @@ def _limits(value: object) -> Limits:
         if type(number) is not int or not low <= number <= high:
             raise BadRequest(f"limit {name} must be a whole number from {low} to {high}, not {number!r}")
     return Limits(**value)
+
+
+def _is_port(value: object) -> bool:
+    return type(value) is int and (value == 0 or PROXY_PORTS[0] <= value <= PROXY_PORTS[1])
+
+
+def _is_certificate(value: object) -> bool:
+    """RFC 7468 strictly: one block, lines of 64, nothing around it, a DER SEQUENCE that ends where the data ends. It is
+    written into files that tools of a box parse, so nothing else may come along."""
+    if not isinstance(value, str) or len(value) > MAX_CERTIFICATE or not _PEM.match(value):
+        return False
+    try:
+        der = base64.b64decode("".join(value.split("\n")[1:-2]), validate=True)
+    except ValueError:
+        return False
+    return der[:2] == b"\x30\x82" and len(der) == 4 + int.from_bytes(der[2:4], "big")
 
 
 def parse_request(packet: bytes) -> tuple[int, Request]:
@@ -52,6 +84,10 @@ def parse_request(packet: bytes) -> tuple[int, Request]:
         raise BadRequest("no such kind of box")
     if "version" in raw and type(raw["version"]) is not int:
         raise BadRequest("version must be a whole number")
+    if "port" in raw and not _is_port(raw["port"]):
+        raise BadRequest(f"port must be 0 or from {PROXY_PORTS[0]} to {PROXY_PORTS[1]}")
+    if "certificate" in raw and not _is_certificate(raw["certificate"]):
+        raise BadRequest(f"certificate must be one, as PEM of at most {MAX_CERTIFICATE} bytes")
     if "limits" in raw:
         raw["limits"] = _limits(raw["limits"])
     request: Request = kind(**raw)

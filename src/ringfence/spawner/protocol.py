@@ -5,7 +5,8 @@ file descriptors travel from the spawner to the kernel only, with the reply that
 `{"id": n, "op": name, ...}` with exactly the fields of its class below: no path, no uid, no argument list. The
 spawner derives those itself from root-owned state, so a kernel that is somebody else's cannot name what it wants.
 
-What the spawner makes of a packet is in packets.py. Standard library only. The one module of the spawner that host/drivers may import.
+What the spawner makes of a packet is in packets.py, its replies are in replies.py. Standard library only. The one module of
+the spawner that host/drivers may import.
 """
 
 from __future__ import annotations
@@ -15,9 +16,24 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import ClassVar, Literal, get_args
 
+from ringfence.spawner.replies import DiskBy as DiskBy
+from ringfence.spawner.replies import Greeting as Greeting
+from ringfence.spawner.replies import Identity as Identity
+from ringfence.spawner.replies import Listed as Listed
+from ringfence.spawner.replies import ListenerKind as ListenerKind
+from ringfence.spawner.replies import Listening as Listening
+from ringfence.spawner.replies import Observed as Observed
+from ringfence.spawner.replies import Provisioned as Provisioned
+from ringfence.spawner.replies import Started as Started
+from ringfence.spawner.replies import Working as Working
+
 VERSION = 1
 MAX_PACKET = 64 * 1024
 BOX_ID = re.compile(r"[a-z2-7]{16}\Z")
+# Of an explicit proxy. From 1024 on a box could bind them itself; 53 and 1022 are the fixed set's; below 100 are names
+# that tools know (http, ssh).
+PROXY_PORTS = (100, 1021)
+MAX_CERTIFICATE = 4096  # bytes of PEM; one of a P-256 CA has some 700
 
 # The files wire (behind Files): one request at a time, frames of 4 bytes length (big-endian) + JSON; data in chunks of
 # the same form, ended by length 0, or by FILES_ABORT and a JSON frame {"error": {"code", "text"}}. See files_helper.py.
@@ -26,8 +42,6 @@ FILES_CHUNK = 256 << 10  # most bytes of one chunk of data
 FILES_ABORT = 0xFFFFFFFF
 
 BoxKind = Literal["home", "run", "skill", "scratch", "probe"]  # skill: a jail with a narrower view (profile.py)
-# What bounds a tree: an ext4 image of its own; the file system's project quota; nothing but being counted.
-DiskBy = Literal["image", "quota", "accounting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,83 +165,60 @@ class ListBoxes:
     after: str = ""
 
 
-Request = Greet | Provision | Start | Stop | Freeze | Thaw | Observe | SetLimits | Files | Remove | ListBoxes
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Opens sockets in the network of a running home and hands them over; the spawner keeps none. `port`: the explicit
+    proxy of one invocation, on 127.0.0.1; or 0, the fixed set: transparent TCP 1022, DNS UDP and TCP 53, on both
+    loopbacks. Busy: somebody, a worker of before perhaps, still has that port."""
+
+    op: ClassVar[str] = "listen"
+    box: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Forks the egress worker of a running home. One that is left is ended first. Unavailable: there is no template now."""
+
+    op: ClassVar[str] = "worker"
+    box: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndWorker:
+    """Kills the box's worker and waits until it is gone. Idempotent. Stop, Freeze and Remove do the same first."""
+
+    op: ClassVar[str] = "end_worker"
+    box: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The certificate, PEM, of the CA that the box trusts besides the host's roots, from its next start on."""
+
+    op: ClassVar[str] = "trust"
+    box: str
+    certificate: str
+
+
+Request = (
+    Greet
+    | Provision
+    | Start
+    | Stop
+    | Freeze
+    | Thaw
+    | Observe
+    | SetLimits
+    | Files
+    | Remove
+    | ListBoxes
+    | Listen
+    | Worker
+    | EndWorker
+    | Trust
+)
 REQUESTS: dict[str, type] = {c.op: c for c in get_args(Request)}
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which process a box's PID 1 is, so that nobody else is ever taken for it."""
-
-    pid: int  # in the spawner's pid namespace
-    start_time: int  # /proc/PID/stat field 22, clock ticks
-    boot_id: str
-    pid_ns: int  # inode
-    net_ns: int  # inode
-    pidfd_inode: int  # 0 where the kernel has no pidfs
-    uid: int  # as the spawner's user namespace counts
-
-
-@dataclass(frozen=True, slots=True)
-class Greeting:
-    version: int
-    installation: str
-    mode: Literal["root", "subuid", "shared"]
-    cgroups: Literal["v2", "v1", "none"]  # v1 includes hybrid: controllers v1, freeze and kill in the unified tree
-    boot_id: str
-    weak: list[str]  # ids of what this host cannot enforce: no-cgroup, shared-uid, no-landlock, ...
-    guest_digest: str
-    bwrap: str  # version
-    disk: DiskBy = "accounting"  # of a box that is made now
-    disk_free: int = 0  # bytes of the volume that holds the boxes
-    disk_promised: int = 0  # bytes that disk images may still grow by
-    disk_reserve: int = 0  # bytes that no new box may take
-    disk_broken: list[str] = field(default_factory=list)  # boxes whose image cannot be used, 20 at most
-    limits_all: dict[str, int] = field(default_factory=dict)  # of all boxes together: memory, pids, cpu_milli
-    # Of these what is not in force, as boxes of before use more: name -> wanted and now, -1: no limit at all.
-    limits_unmet: dict[str, dict[str, int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Provisioned:
-    uid: int
-    ids: int  # how many ids from uid on are this box's
-    created: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    identity: Identity
-    already: bool
-    timings_ms: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    state: Literal["absent", "stopped", "running"]
-    identity: Identity | None
-    uid: int
-    pids: int
-    memory: int  # bytes now, 0 where unknown
-    memory_peak: int
-    memory_limit: int  # of the leaf that commands are in
-    oom_kills: int  # since the leaf was made
-    frozen: bool = False
-    disk_by: DiskBy = "accounting"
-    disk_used: int = -1  # bytes; -1: not known without a walk
-    disk_free: int = -1  # bytes that the box could still write
-    inodes: int = -1
-    inode_limit: int = 0  # that holds now; 0: none
-    disk_problem: str = ""  # why the image cannot be used
-    disk_holder: str = ""  # who of the host keeps it so: for operators
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    boxes: list[str]  # 500 at most: a page with all of them running jails has some 31 KiB
-    running: list[str]
-    more: bool
-    jails: list[str] = field(default_factory=list)  # of kind skill, running or not
 
 
 def encode_request(number: int, request: Request) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import cast, get_args
 
-from ringfence.spawner import paths
+from ringfence.spawner import paths, trust
 from ringfence.spawner.config import BLOCK, Config
 from ringfence.spawner.disk_parts import IMAGE, MADE, RECORD
 from ringfence.spawner.errors import NotFound, Refused, Unavailable
@@ -21,6 +21,8 @@ from ringfence.spawner.paths import StateRoot
 from ringfence.spawner.protocol import BOX_ID, BoxKind
 
 DISK_FILES = (IMAGE, MADE, RECORD, f".{RECORD}.new")
+_WRITTEN = ("machine-id", trust.CERTIFICATE, trust.ADDED, trust.BUNDLE)  # into ctl/, each by way of a new file
+CONTROL_FILES = ("host.sock", *_WRITTEN, *(f".{name}.new" for name in _WRITTEN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Registry:
             if "ctl" in os.listdir(f"/proc/self/fd/{fd}"):
                 control = paths.open_control(fd)
                 try:
-                    _remove_files(control, "host.sock", "machine-id", ".machine-id.new")
+                    _remove_files(control, *CONTROL_FILES)
                 finally:
                     os.close(control)
                 os.rmdir("ctl", dir_fd=fd)

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ringfence.spawner import packets, protocol
+from ringfence.spawner.answers import Answer
 from ringfence.spawner.children import Children
 from ringfence.spawner.errors import Failed, SpawnerError, of_os_error
-from ringfence.spawner.operations import Answer, Operations
+from ringfence.spawner.operations import Operations
 from ringfence.spawner.tasks import Steps, Wait
 
 ACTIVE = 8  # operations under way at once: starts are bound by the processors, more would only queue in the kernel

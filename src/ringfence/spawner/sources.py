@@ -10,7 +10,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from ringfence.spawner import etc_files, network, paths, profile, seccomp
+from ringfence.spawner import etc_files, network, paths, profile, seccomp, trust
 from ringfence.spawner.cgroups import Cgroups
 from ringfence.spawner.config import Config
 from ringfence.spawner.launcher_root import LauncherRoot
@@ -75,6 +75,7 @@ def open_all(host: Host, entry: Entry, shares: Shares, opened: Opened) -> Source
         mounts = {name: opened.keep(paths.open_part(tree, name, entry.uid)) for name in paths.parts(entry.kind)}
         mounts["guest"] = opened.keep(os.dup(host.runtime))
         mounts["etc/machine-id"] = opened.keep(_machine_id(box, host.config.installation, entry.box))
+        mounts |= {f"etc/{name}": opened.keep(fd) for name, fd in trust.open_parts(box, host.config.root_ca).items()}
         listen = opened.keep(_bind_control(box, host.config))
     main = tuple(opened.keep(fd) for fd in host.cgroups.open_leaf(entry.box, "main"))
     cmds = tuple(opened.keep(fd) for fd in host.cgroups.open_leaf(entry.box, "cmds"))

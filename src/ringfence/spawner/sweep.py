@@ -26,12 +26,13 @@ def processes_of(uids: range) -> list[int]:
     counts as gone."""
     found = []
     for name in os.listdir("/proc"):
-        if name.isdigit() and any(uid in uids for uid in _uids(int(name))):
+        if name.isdigit() and any(uid in uids for uid in uids_of(int(name))):
             found.append(int(name))
     return found
 
 
-def _uids(pid: int) -> list[int]:
+def uids_of(pid: int) -> list[int]:
+    """Real, effective, saved and file system uid; none for what is dead or not there."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             lines = dict(line.split(b":", 1) for line in file if line.startswith((b"State:", b"Uid:")))
@@ -65,7 +66,7 @@ def _kill(pid: int, uids: range) -> None:
     with contextlib.suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:
-            if any(uid in uids for uid in _uids(pid)):  # after the pidfd: still the same process
+            if any(uid in uids for uid in uids_of(pid)):  # after the pidfd: still the same process
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         finally:
             os.close(pidfd)

@@ -10,9 +10,11 @@ import ctypes
 import os
 import platform
 import struct
+from collections.abc import Collection
 
 CLONE_NEWNS = 0x0002_0000
 CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWPID = 0x2000_0000
 CLONE_NEWNET = 0x4000_0000
 
 MS_NOSUID = 2
@@ -34,7 +36,9 @@ PR_SET_SECUREBITS = 28
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
 PR_CAP_AMBIENT_CLEAR_ALL = 4
+CAP_SETGID, CAP_SETUID = 6, 7
 # NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, each with its lock bit: uid 0 gains nothing by exec, for good.
 SECUREBITS_LOCKED = 0x1 | 0x2 | 0x4 | 0x8 | 0x40 | 0x80
 LAST_CAP = 63
@@ -48,8 +52,8 @@ _KEYCTL_JOIN_SESSION_KEYRING = 1
 _CAP_VERSION_3 = 0x2008_0522
 
 _NUMBERS = {
-    "x86_64": {"keyctl": 250, "pivot_root": 155, "capset": 126, "rt_sigaction": 13},
-    "aarch64": {"keyctl": 219, "pivot_root": 41, "capset": 91, "rt_sigaction": 134},
+    "x86_64": {"keyctl": 250, "pivot_root": 155, "capget": 125, "capset": 126, "rt_sigaction": 13},
+    "aarch64": {"keyctl": 219, "pivot_root": 41, "capget": 90, "capset": 91, "rt_sigaction": 134},
 }
 # The same on every architecture: all younger than the common table (Linux 5.1).
 _COMMON = {
@@ -137,9 +141,19 @@ def quota(fd: int, command: int, kind: int, number: int, data: bytearray) -> Non
     _call("quotactl_fd", fd, command << 8 | kind, number, buffer)
 
 
-def drop_capabilities() -> None:
-    """Empties the permitted, effective and inheritable sets of the caller."""
-    _call("capset", struct.pack("=Ii", _CAP_VERSION_3, 0), struct.pack("=6I", *([0] * 6)))
+def drop_capabilities(keep: Collection[int] = ()) -> None:
+    """Empties the permitted, effective and inheritable sets of the caller, but for `keep`: numbers below 32."""
+    left = sum(1 << number for number in keep)
+    _call("capset", struct.pack("=Ii", _CAP_VERSION_3, 0), struct.pack("=6I", left, left, left, 0, 0, 0))
+
+
+def make_inheritable(wanted: Collection[int]) -> None:
+    """Adds `wanted` (numbers below 32, permitted now) to the caller's inheritable set; ambient ones must be in it."""
+    header, sets = struct.pack("=Ii", _CAP_VERSION_3, 0), ctypes.create_string_buffer(24)
+    _call("capget", header, sets)
+    words = list(struct.unpack("=6I", sets.raw))  # effective, permitted, inheritable; then the same for 32 and above
+    words[2] |= sum(1 << number for number in wanted)
+    _call("capset", header, struct.pack("=6I", *words))
 
 
 def landlock_abi() -> int:

@@ -37,7 +37,7 @@ _MUST_ACCEPT = {
         f"apt-get install -y e2fsprogs && modprobe loop, and run it as root   (or, counted only: {_ACCEPT_COUNTED})",
     ),
     "shared-uid": (
-        "all boxes would run under one host id: one user's box is kept from another's by namespaces alone",
+        "all boxes, and the egress workers that hold their users' secrets, would run under one host id: namespaces alone keep one user's from another's",
         userns.INSTALL,
     ),
 }

@@ -25,6 +25,7 @@ GOOD: dict[str, Any] = {
     "guest_digest": "ab",
     "kernel_uid": 1000000,
     "kernel_gid": 1000000,
+    "egress_id": 1000001,
     "ids": [1000008, 2000000],
     "subuid": None,
     "subgid": None,
@@ -32,9 +33,17 @@ GOOD: dict[str, Any] = {
     "cgroup_parent": None,
     "kernel_config": "/h/run/kernel.json",
     "disk": "auto",
+    "root_ca": "",
     "limits_all": {"memory": 0, "pids": 0, "cpu_milli": 1500},
 }
-USER = {"mode": "subuid", "kernel_uid": 0, "kernel_gid": 0, "ids": [8, 65535], "subuid": [100000, 65536]}
+USER = {
+    "mode": "subuid",
+    "kernel_uid": 0,
+    "kernel_gid": 0,
+    "egress_id": 1,
+    "ids": [8, 65535],
+    "subuid": [100000, 65536],
+}
 
 
 def test_good() -> None:
@@ -45,9 +54,9 @@ def test_good() -> None:
 
 
 def test_shared_counts_the_user_as_one() -> None:
-    raw = GOOD | {"mode": "shared", "kernel_uid": 0, "kernel_gid": 0, "ids": [0, 0]}
+    raw = GOOD | {"mode": "shared", "kernel_uid": 0, "kernel_gid": 0, "egress_id": 0, "ids": [0, 0]}
     parsed = config.parse(json.dumps(raw))
-    assert (parsed.ids, parsed.kernel_uid, parsed.kernel_gid) == ((1, 1), 1, 1)
+    assert (parsed.ids, parsed.kernel_uid, parsed.kernel_gid, parsed.egress_id) == ((1, 1), 1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +68,10 @@ def test_shared_counts_the_user_as_one() -> None:
         ({"mode": "admin"}, "admin"),
         ({"home": "relative"}, "absolute"),
         ({"kernel_uid": 0}, "not be 0"),
+        ({"egress_id": 0}, "egress_id"),
+        ({"egress_id": 1000000}, "egress_id"),  # the kernel's
+        ({"egress_id": 1000009}, "egress_id"),  # a box's
+        ({"egress_id": "1"}, "egress_id must be int"),
         ({"kernel_uid": "0"}, "kernel_uid must be int"),
         ({"kernel_uid": True}, "kernel_uid must be int"),
         ({"ids": [0, 100]}, "neither 0"),
@@ -67,6 +80,8 @@ def test_shared_counts_the_user_as_one() -> None:
         ({"ids": [1000008]}, "two whole numbers"),
         ({"accept": "no-cgroup"}, "list"),
         ({"cgroup_parent": "x"}, "absolute"),
+        ({"root_ca": "x"}, "root_ca must be empty or an absolute path"),
+        ({"root_ca": None}, "root_ca must be str"),
         (USER, "subuid and subgid"),
         (USER | {"subgid": [100000, 1000]}, "1000 subordinate ids"),
         ({"mode": "shared"}, r"\[0, 0\]"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ringfence.spawner import protocol
 from ringfence.spawner.packets import BadRequest, parse_request
 from ringfence.spawner.protocol import BOUNDS, Limits, Request, encode_request
+from tests.support.spawner_rig import CERTIFICATE
 
 BOX = "abcdefghij234567"
 REQUESTS: list[Request] = [
@@ -27,6 +28,11 @@ REQUESTS: list[Request] = [
     protocol.Files(BOX),
     protocol.Remove(BOX),
     protocol.ListBoxes(),
+    protocol.Listen(BOX, 0),
+    protocol.Listen(BOX, 1021),
+    protocol.Worker(BOX),
+    protocol.EndWorker(BOX),
+    protocol.Trust(BOX, CERTIFICATE),
 ]
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -47,7 +53,11 @@ def test_any_bytes(data: bytes) -> None:
         parse_request(data)
 
 
-@given(st.sampled_from(REQUESTS), st.sampled_from(["id", "op", "box", "limits", "kind", "version", "uid"]), values)
+@given(
+    st.sampled_from(REQUESTS),
+    st.sampled_from(["id", "op", "box", "limits", "kind", "version", "uid", "port", "certificate"]),
+    values,
+)
 @settings(max_examples=1000)
 def test_any_value_in_any_field(request_: Request, field: str, value: Any) -> None:
     raw = {"id": 1, "op": request_.op, **asdict(request_), field: value}
@@ -56,6 +66,8 @@ def test_any_value_in_any_field(request_: Request, field: str, value: Any) -> No
     except BadRequest:
         return
     assert {"id": number, "op": parsed.op, **asdict(parsed)} == raw
+    if isinstance(parsed, protocol.Listen):
+        assert parsed.port == 0 or 100 <= parsed.port <= 1021
     if hasattr(parsed, "limits"):
         assert all(low <= getattr(parsed.limits, n) <= high for n, (low, high) in BOUNDS.items())
 

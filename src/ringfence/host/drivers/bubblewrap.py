@@ -20,8 +20,9 @@ from typing import Any, TypeVar
 from ringfence.host.drivers import identity as identities
 from ringfence.host.drivers.spawner_client import SpawnerClient
 from ringfence.host.kernel.boxes import JAIL_LIMITS, BoxKind, DiskUse, Limits, Observed
-from ringfence.host.kernel.errors import BoxLost, Failed, Refused
+from ringfence.host.kernel.errors import BoxLost, Failed, Refused, RingfenceError
 from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.outward.listeners import FIXED_PORTS, Listener
 from ringfence.host.kernel.ports import BoxFiles, Sight
 from ringfence.spawner import protocol
 
@@ -42,7 +43,7 @@ OpenFiles = Callable[[int], AbstractAsyncContextManager[BoxFiles]]
 
 
 class Bubblewrap:
-    """ports.Driver. `open_files` makes a files client of a connected descriptor, which it takes over."""
+    """ports.Driver and outward.ports.Outlets. `open_files` makes a files client of a connected descriptor, which it takes over."""
 
     name = "bubblewrap"
 
@@ -132,6 +133,27 @@ class Bubblewrap:
         answer = await self._client.ask(protocol.Files(box))
         async with self._open_files(answer.fds[0]) as files:
             yield files
+
+    async def listen(self, box: BoxId, port: int) -> list[Listener]:
+        answer = await self._client.ask(protocol.Listen(box, port))
+        try:
+            kinds = _shape(protocol.Listening, answer.body).kinds
+            return [Listener(kind, port or FIXED_PORTS[kind], fd) for kind, fd in zip(kinds, answer.fds, strict=True)]
+        except BaseException as error:
+            for fd in answer.fds:  # else nobody would have them
+                os.close(fd)
+            if isinstance(error, RingfenceError):
+                raise
+            raise Failed("the spawner's reply names other sockets than it sends") from error
+
+    async def worker(self, box: BoxId) -> int:
+        return (await self._client.ask(protocol.Worker(box))).fds[0]
+
+    async def end_worker(self, box: BoxId) -> None:
+        await self._client.ask(protocol.EndWorker(box))
+
+    async def trust(self, box: BoxId, certificate: str) -> None:
+        await self._client.ask(protocol.Trust(box, certificate))
 
     async def dial(self, box: BoxId, identity: Mapping[str, Any]) -> int:
         """See ports.Driver. BoxLost carries `attempts` and, when somebody else was found, `found`."""

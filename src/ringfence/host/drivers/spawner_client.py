@@ -1,7 +1,7 @@
 """The kernel's end of the spawner's socket: requests out, replies in, matched by id.
 
 One packet is one JSON object (`ringfence.spawner.protocol`). File descriptors are taken only with the reply to a
-request that announces them (`files`: one); whatever else arrives is closed at once and ends the client, for the far
+request that announces them (`files`, `worker`: one; `listen`: as many as its reply names kinds); whatever else arrives is closed at once and ends the client, for the far
 end is then no spawner of ours. The end of the socket ends every waiter exactly once; it must never end a waiter twice,
 lose a descriptor of a caller that has gone, or block the event loop.
 """
@@ -38,7 +38,7 @@ _ERRORS: dict[str, type[RingfenceError]] = {
     "unavailable": Unavailable,
     "failed": Failed,
 }
-_FDS = {protocol.Files.op: 1}  # operation -> descriptors that come with its reply
+_FDS = {protocol.Files.op: 1, protocol.Worker.op: 1}  # operation -> descriptors that come with its reply
 _MAX_FDS = 8  # room for more than any reply carries, so that surplus ones are seen, and closed, rather than truncated
 _PACKETS_A_TURN = 64  # read before other work of the event loop gets its turn
 _MAX_WAITING = 1024  # requests without a reply; the engine asks at most a few for each box
@@ -158,7 +158,7 @@ class SpawnerClient:
     def _packet(self, packet: bytes, fds: tuple[int, ...], flags: int) -> None:
         number, reply = _parse(packet)
         waiter = self._waiting.pop(number, None)
-        announced = _FDS.get(waiter.op, 0) if waiter is not None and "ok" in reply else 0
+        announced = _announced(waiter.op, reply["ok"]) if waiter is not None and "ok" in reply else 0
         truncated = flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC)
         if waiter is None or truncated or len(fds) != announced:
             _close(fds)
@@ -171,6 +171,14 @@ class SpawnerClient:
             waiter.future.set_result(Answer(reply["ok"], fds))
         else:
             waiter.future.set_exception(_error(waiter.op, reply["error"]))
+
+
+def _announced(op: str, body: dict[str, Any]) -> int:
+    """How many descriptors come with that reply."""
+    if op != protocol.Listen.op:
+        return _FDS.get(op, 0)
+    kinds = body.get("kinds")
+    return len(kinds) if isinstance(kinds, list) else -1  # -1: whatever came, it is no reply
 
 
 def _parse(packet: bytes) -> tuple[int, dict[str, Any]]:
