@@ -1,9 +1,9 @@
-"""Which answer of a script belongs to a conversation. Pure and without a memory: the conversation alone decides, so that a
-loop that was killed and asks again is given the same answer.
+"""Which answer of a script belongs to a conversation. Pure and without a memory: the conversation alone decides, so
+that a loop that was killed and asks again is given the same answer.
 
-The newest user message that some rule's `when` is contained in chooses the rule; how many answers of the rule follow it in
-the conversation chooses the answer. A message that no rule knows (a steer, `go on`) leaves the rule of the message before
-it in force as long as that one's turn has not ended.
+The newest user message that some rule's `when` is contained in chooses the rule; how many answers of the rule follow
+it in the conversation chooses the answer. A message that no rule knows (a steer, `go on`) leaves the rule of the
+message before it in force as long as that one's turn has not ended.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _cue(rule: Rule, given: int, user: int) -> Cue:
 
 
 def _given(rule: Rule, after: Sequence[Mapping[str, Any]]) -> int | None:
-    """How many of the rule's answers `after` has. The ids of tool calls say which answer made them, as a loop that runs out
-    of room may have dropped some; a loop that was given an answer without text and call keeps a note of its own instead.
-    None: an assistant message is no answer of the rule, or one that ended the turn."""
+    """How many of the rule's answers `after` has. The ids of tool calls say which answer made them, as a loop that
+    runs out of room may have dropped some; a loop that was given an answer without text and call keeps a note of its
+    own instead. None: an assistant message is no answer of the rule, or one that ended the turn."""
     given = 0
     for message in after:
         if message.get("role") == "system" and given < len(rule.answers) and rule.answers[given].empty:

@@ -1,8 +1,9 @@
-"""Provider `scripted`: no model. It plays the answers of a script, turns the lines of messages into tool calls, and says so.
+"""Provider `scripted`: no model. It plays the answers of a script, turns the lines of messages into tool calls, and
+says so.
 
-Deterministic and without a memory: the same conversation gives the same answer. Without a script, or for a message that no
-rule of it knows, the calls of this turn's message are made one for each answer and in their order, then those of what its
-author said meanwhile. It must never pretend to have understood anything.
+Deterministic and without a memory: the same conversation gives the same answer. Without a script, or for a message
+that no rule of it knows, the calls of this turn's message are made one for each answer and in their order, then those
+of what its author said meanwhile. It must never pretend to have understood anything.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class Scripted:
         tools: Sequence[Mapping[str, Any]],
         on_delta: Callable[[str], None],
     ) -> ModelReply:
-        """Messages {"role", "text", "tool_calls", "tool_call_id"}. Without tools the answer is a count of what is there.
-        Invalid: there are tools and no user message. What a script says besides: Unavailable, Refused, Failed, or no answer ever."""
+        """Messages {"role", "text", "tool_calls", "tool_call_id"}. Without tools the answer is a count of what is
+        there. Invalid: there are tools and no user message. What a script says besides: Unavailable, Refused, Failed,
+        or no answer ever."""
         if tools and not any(message.get("role") == "user" for message in messages):
             raise Invalid("the conversation has no user message")
         loop = asyncio.get_running_loop()
@@ -102,7 +104,8 @@ async def _interrupted(answer: Answer) -> None:
 
 
 def _calls(work: Work) -> tuple[list[Call], list[str]]:
-    """Of all that is asked, in order. A message that comes later adds to the end: the number of a call never changes."""
+    """Of all that is asked, in order. A message that comes later adds to the end: the number of a call never
+    changes."""
     calls: list[Call] = []
     others: list[str] = []
     left = _READ_CHARS

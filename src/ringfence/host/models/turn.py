@@ -5,9 +5,10 @@
     work      assistant messages with tool calls, their results, notes of the loop (`system`), and what the author says
               meanwhile (steers)
 
-An assistant message without tool calls ends a piece of work: what came before is done with. A user message directly in front
-of another one had no answer: its turn failed, was cancelled, or is worked on in somebody else's box, so it is not asked for.
-It belongs to the same turn only when a note of the loop stands between the two, or calls were made since.
+An assistant message without tool calls ends a piece of work: what came before is done with. A user message directly
+in front of another one had no answer: its turn failed, was cancelled, or is worked on in somebody else's box, so it
+is not asked for. It belongs to the same turn only when a note of the loop stands between the two, or calls were made
+since.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def work_of(messages: Sequence[Mapping[str, Any]]) -> Work:
 
 
 def call_id(work: Work, n: int) -> str:
-    """Of the n-th call, counted from the beginning of the first message that is asked for: says both, so that the count is
-    right even when a loop had to drop calls."""
+    """Of the n-th call, counted from the beginning of the first message that is asked for: says both, so that the
+    count is right even when a loop had to drop calls."""
     return f"call_{_mark(work.asked[0])}_{n}"
 
 
