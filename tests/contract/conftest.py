@@ -13,7 +13,7 @@ import pytest
 from ringfence.bench.cluster import cluster
 from tests.support.databases import SEARCH_PATH, Databases, put_migrated_file
 
-ON_BOTH = ("test_store", "test_engine", "test_migrations")
+ON_BOTH = ("test_store", "test_engine", "test_migrations", "test_vault")
 MARKS = ("sqlite", "postgresql")
 FROM_NOTHING = "test_store_opening"  # on SQLite; all others are given a file that is migrated already
 

@@ -10,7 +10,6 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -26,63 +25,38 @@ from ringfence.host.kernel.access import Action, Relation
 from ringfence.host.kernel.people import User
 from ringfence.host.store import people
 from ringfence.host.web.app import make_app
+from tests.support import access_rows
 from tests.support.access_rig import ALICE, WHO, Answer, At, Scene, absent, found, scene
+from tests.support.access_rows import (
+    ANYBODY,
+    GLASS,
+    LIMITS,
+    LOGGED_IN,
+    MEMBER_CHANGE,
+    MEMBER_READ,
+    OF_TENANT,
+    OPERATORS_MAKE,
+    OPERATORS_READ,
+    OPERATORS_REFUSE,
+    OUTWARD,
+    OWN_ANSWER,
+    OWN_CHANGE,
+    OWN_DELETE,
+    OWN_MAKE,
+    OWN_READ,
+    OWN_RUN,
+    POST,
+    REMOVE,
+    TENANT_MAKE,
+    TEXT_READ,
+    Row,
+    T,
+    U,
+    each,
+    row,
+)
 from tests.support.engine_rig import OPERATOR, eventually
 from tests.support.store import newest
-
-U = "/v1/tenants/{tenant}/users/{user}"
-T = "/v1/tenants/{tenant}/threads/{thread}"
-
-
-@dataclass(frozen=True)
-class Row:
-    """`statuses`: in the order of WHO. `seen`: which of alice's canaries the answer holds, exactly; nobody else's has any.
-    What the address says itself is not counted."""
-
-    statuses: str
-    seen: Mapping[str, str] = field(default_factory=dict)
-    body: Mapping[str, Any] | None = None
-    query: str = ""
-    run: str = "done"
-
-    def status(self, who: str) -> int:
-        return int(self.statuses.split()[WHO.index(who)])
-
-    def kinds(self, who: str) -> set[str]:
-        return set(self.seen.get(who, "").split())
-
-
-def row(statuses: str, body: Mapping[str, Any] | None = None, query: str = "", run: str = "done", **seen: str) -> Row:
-    return Row(statuses, each(seen), body, query, run)
-
-
-def each(seen: Mapping[str, str]) -> dict[str, str]:
-    """`reads` and `operators`: for two of WHO each."""
-    pairs = {"reads": ("owner", "reader"), "operators": ("operator", "glass")}
-    return {who: kinds for name, kinds in seen.items() for who in pairs.get(name, (name,))}
-
-
-#              anonymous box foreign stranger member owner reader operator glass
-ANYBODY = "          200 200     200      200    200   200    200      200   200"
-LOGGED_IN = "        401 401     200      200    200   200    200      200   200"
-OF_TENANT = "        401 401     404      200    200   200    200      200   200"
-OPERATORS_MAKE = "   401 401     403      403    403   403    403      201   201"
-OPERATORS_REFUSE = " 401 401     403      403    403   403    403      409   409"
-OWN_READ = "         401 401     404      404    404   200    200      200   200"
-OWN_CHANGE = "       401 401     404      404    404   200    403      200   200"
-OWN_MAKE = "         401 401     404      404    404   201    403      201   201"
-OWN_DELETE = "       401 401     404      404    404   204    403      204   204"
-LIMITS = "           401 401     404      404    404   403    403      200   200"
-REMOVE = "           401 401     404      404    404   403    403      204   204"
-TENANT_MAKE = "      401 401     404      201    201   201    403      201   201"
-MEMBER_READ = "      401 401     404      404    200   200    200      200   200"
-MEMBER_CHANGE = "    401 401     404      404    204   204    403      204   204"
-TEXT_READ = "        401 401     404      404    200   200    200      403   200"
-POST = "             401 401     404      404    202   202    403      403   403"
-OWN_RUN = "          401 401     404      404    403   202    403      202   202"
-OPERATORS_READ = "   401 401     403      403    403   403    403      200   200"
-OWN_ANSWER = "       401 401     404      404    404   200    403      403   403"
-GLASS = "            401 401     404      404    403   403    403      200   200"
 
 TALK = "text path reply"
 SAID = f"{TALK} run name"
@@ -91,7 +65,7 @@ TABLE: dict[str, Row] = {
     "GET /v1/openapi.json": row(ANYBODY),
     "GET /v1/health": row(ANYBODY),
     "GET /v1/status": row(LOGGED_IN),
-    "GET /v1/audit": row(OPERATORS_READ),
+    "GET /v1/audit": row(OPERATORS_READ, operators="secret host name"),
     "GET /v1/audit/traffic": row(OPERATORS_READ),
     "GET /v1/audit/verify": row(OPERATORS_READ),
     "GET /v1/tenants": row(LOGGED_IN),
@@ -135,6 +109,7 @@ TABLE: dict[str, Row] = {
     "GET /v1/tenants/{tenant}/gates": row(OF_TENANT, reads="name", operators="name"),
     "GET /v1/gates/{gate}": row(OWN_READ, reads="name asked", operators="name"),
     "POST /v1/gates/{gate}/answer": row(OWN_ANSWER, {"answer": "allow"}, owner="name asked"),
+    **OUTWARD,
     f"POST {T}/break-glass": row(GLASS, {"reason": "incident 7"}),
     f"POST {U}/box/stop": row(OWN_CHANGE, owner="box", operators="box"),
     f"DELETE {T}/members/{{user}}": row(MEMBER_CHANGE),
@@ -168,6 +143,7 @@ async def _failed_again(s: Scene) -> None:
 
 
 BEFORE: dict[str, Callable[[Scene], Awaitable[None]]] = {
+    **access_rows.BEFORE,
     f"DELETE {U}/tokens/{{token}}": _fresh_token,
     f"DELETE {U}/files": _fresh_file,
     f"DELETE {T}/members/{{user}}": _member_again,
@@ -228,10 +204,10 @@ async def test_every_route_has_a_row() -> None:
 
 def _routes(router: Any) -> Iterator[Any]:
     """Also those that the API's document does not show."""
-    for each in router.routes:
-        inner = getattr(each, "original_router", None)
+    for route in router.routes:
+        inner = getattr(route, "original_router", None)
         if inner is None:
-            yield each
+            yield route
         else:
             yield from _routes(inner)
 
@@ -447,6 +423,16 @@ MUTANTS: dict[str, tuple[Patch, Look, str]] = {
         lambda patch: patch.setattr(redaction, "ACTOR_ONLY", frozenset()),
         at(f"GET {T}/events"),
         "of member: shows ['detail'",
+    ),
+    "strangers see credentials": (
+        opens(Action.SECRET_SEE, Relation.STRANGER),
+        at(f"GET {U}/secrets"),
+        "of stranger: shows ['host', 'secret']",
+    ),
+    "users change everybody's rules": (
+        opens(Action.EGRESS_LAYER_CHANGE, Relation.SELF, Relation.STRANGER),
+        at("POST /v1/tenants/{tenant}/egress"),
+        "of foreign: 201",
     ),
     "boxes for members": (opens(Action.BOX_SEE, Relation.MEMBER), at("GET /v1/tenants/{tenant}/runs"), "of member"),
     "live text for all": (to_all, live_leaks, "member is shown"),

@@ -41,6 +41,12 @@ def durable(json: bool) -> int:
     return _measured(run, json)
 
 
+def egress(json: bool, long: bool, mitmdump: str) -> int:
+    from ringfence.bench.egress import LONG, WHOLE, run
+
+    return _measured(lambda say: run(say, LONG if long else WHOLE, mitmdump), json)
+
+
 def _measured(run: Run, json: bool) -> int:
     from ringfence.bench.figures import as_text
     from ringfence.bench.machine import machine
@@ -56,4 +62,4 @@ def _measured(run: Run, json: bool) -> int:
         sys.stdout.write(json_format.dumps(answer, indent=2) + "\n")
     else:
         sys.stdout.write(as_text(machine(), rows, notes))
-    return 0 if all(row.holds for row in rows) else 1
+    return 0 if all(row.holds is not False for row in rows) else 1

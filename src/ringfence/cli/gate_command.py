@@ -18,6 +18,7 @@ from ringfence.client.errors import Invalid
 gate = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Gates: questions that wait for an answer.")
 
 ANSWERS = ("done", "not-done", "again")
+HOLD = "hld_"  # how the ids of holds begin
 _ASKED = ("gate", "kind", "state", "user", "answerer", "thread", "run", "n", "created_at", "expires_at")
 _ANSWERED = (
     ("answer", "answer"),
@@ -88,15 +89,23 @@ def show(gate_id: GateId, act_as: As = None, tenant: Tenant = "default", json: J
 def approve(
     gate_id: GateId,
     answer: InDoubt = None,
+    once: Annotated[bool, typer.Option("--once", help="This time only: the default.")] = False,
+    always: Annotated[bool, typer.Option("--always", help="Of a hold: also add the rule that is shown.")] = False,
     key: Key = None,
     act_as: As = None,
     tenant: Tenant = "default",
     json: Json = False,
 ) -> None:
     """Say yes, once, to exactly what is asked; of another gate what became of it, or that it is mended."""
+    if sum((once, always, answer is not None)) > 1:
+        raise Invalid("usage", "--once, --always and --answer are three answers", "give one of them")
+    if always and not gate_id.startswith(HOLD):
+        raise Invalid(
+            "usage", "--always is for a gate of kind hold", "a rule of [[policy]] allows other calls for good"
+        )
     if answer is not None and answer.replace("_", "-") not in ANSWERS:
         raise Invalid("usage", f"--answer {answer!r} is none of {', '.join(ANSWERS)}", "--answer done")
-    _answer(gate_id, answer or "allow", key, act_as, tenant, json)
+    _answer(gate_id, answer or ("always" if always else "allow"), key, act_as, tenant, json)
 
 
 @gate.command("deny")
@@ -117,6 +126,11 @@ def _answer(gate_id: str, answer: str, key: str | None, act_as: str | None, tena
 
 def _then(found: Mapping[str, Any]) -> str:
     """A gate that was used or closed says nothing of its run, which may be over by now."""
+    if found["kind"] == "hold":
+        rule = "; the rule is added" if found["answer"] == "always" else ""
+        if found["answer"] == "once":
+            return "what has waited longest goes out"
+        return f"what waited {'is refused' if found['answer'] == 'deny' else 'goes out'}{rule}"
     return "the run goes on" if found["state"] in ("allowed", "denied") else "said before, and this changes nothing"
 
 
@@ -148,5 +162,8 @@ def how(found: Mapping[str, Any], as_whom: str = "") -> list[str]:
     name = say_it.plain(str(found["gate"])) + say_it.plain(as_whom)
     if found["kind"] == "in_doubt":
         return [f"answer: ringfence approve {name} --answer {'|'.join(ANSWERS)}"]
+    if found["kind"] == "hold":
+        yes = f"ringfence approve {name}"
+        return [f"answer: {yes}", f"    or: {yes} --always", f"    or: ringfence deny {name}"]
     done = " --answer done" if found["kind"] in ("auth", "setup") else ""
     return [f"answer: ringfence approve {name}{done}", f"    or: ringfence deny {name}"]

@@ -127,3 +127,15 @@ def bench_walls(json: Json = False) -> int:
     from ringfence.cli.bench_command import walls
 
     return walls(json)
+
+
+@bench.command("egress")
+def bench_egress(
+    json: Json = False,
+    long: Annotated[bool, typer.Option("--long", help="100,000 requests for the memory, not 5,000.")] = False,
+    mitmdump: Annotated[str, typer.Option("--mitmdump", metavar="PATH", help="Compare with this mitmdump.")] = "",
+) -> int:
+    """Measure the way out on this host."""
+    from ringfence.cli.bench_command import egress
+
+    return egress(json, long, mitmdump)

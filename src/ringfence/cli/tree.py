@@ -59,6 +59,9 @@ def assemble(first: str) -> typer.Typer:
         "deny": _mount_gates,
         "db": _mount_db,
         "audit": _mount_audit,
+        "secret": _mount_secrets,
+        "vault": _mount_vault,
+        "egress": _mount_egress,
     } | dict.fromkeys(OWN, _mount_own)
     if first in mounts:
         mounts[first](app)
@@ -132,6 +135,24 @@ def _mount_audit(app: typer.Typer) -> None:
     from ringfence.cli import audit_command
 
     app.add_typer(audit_command.audit, name="audit")
+
+
+def _mount_secrets(app: typer.Typer) -> None:
+    from ringfence.cli import secret_command
+
+    app.add_typer(secret_command.secret, name="secret")
+
+
+def _mount_vault(app: typer.Typer) -> None:
+    from ringfence.cli import vault_command
+
+    app.add_typer(vault_command.vault, name="vault")
+
+
+def _mount_egress(app: typer.Typer) -> None:
+    from ringfence.cli import egress_command
+
+    app.add_typer(egress_command.egress, name="egress")
 
 
 def _mount_db(app: typer.Typer) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from ringfence.client.audit import Audit
 from ringfence.client.boxes import Boxes
 from ringfence.client.connection import Json
+from ringfence.client.egress import Egress
 from ringfence.client.files import Files
 from ringfence.client.people import People
 from ringfence.client.runs import Runs
 from ringfence.client.saying import Saying
+from ringfence.client.secrets import Secrets
 
 
-class Client(People, Boxes, Files, Saying, Runs, Audit):
+class Client(People, Boxes, Files, Saying, Runs, Audit, Secrets, Egress):
     """`socket` (operators), or `url` and `token`; neither: as the environment says. `act_as`: an operator acts as that
     user of `tenant`; `tenant` is also the default of every method."""
 

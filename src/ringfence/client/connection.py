@@ -10,9 +10,12 @@ from ringfence.client.address import Address, from_environment
 from ringfence.client.http import Http
 
 Json = dict[str, Any]
+RESUME_SECONDS = 20.0  # how long what is followed tries to come back: a restarted server needs about one
 
 
 class Connection:
+    resume_seconds = RESUME_SECONDS
+
     def __init__(
         self,
         *,

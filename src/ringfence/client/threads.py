@@ -11,14 +11,11 @@ from ringfence.client.connection import Connection, Json
 from ringfence.client.errors import Unavailable, from_answer
 from ringfence.client.events import EventParser
 
-RESUME_SECONDS = 20.0  # how long a followed stream tries to come back: a restarted server needs about one
 RESUME_PAUSE = 0.2
 STREAM = {"Accept": "text/event-stream"}
 
 
 class Threads(Connection):
-    resume_seconds = RESUME_SECONDS
-
     async def threads(self, *, tenant: str | None = None) -> list[Json]:
         return list((await self._json("GET", self._in_tenant(tenant, "threads")))["threads"])
 

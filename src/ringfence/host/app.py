@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import hmac
 import json
 import logging
 import os
@@ -19,45 +20,54 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ringfence.host.broker.bounds import Bounds
-from ringfence.host.broker.broker import WireBroker
+from ringfence.host.broker.audited import audited_wire
 from ringfence.host.capabilities.keys import gate_key, secret_in, secret_of
 from ringfence.host.capabilities.webhook import Place, WebhookTool
 from ringfence.host.drivers.bubblewrap import Bubblewrap
 from ringfence.host.drivers.files import FilesClient
 from ringfence.host.drivers.spawner_client import SpawnerClient
+from ringfence.host.egress.standing import site_of
+from ringfence.host.egress.token_endpoint import HttpsTokenEndpoint
+from ringfence.host.egress.way_out import Sources, WayOut
 from ringfence.host.engine.engine import Engine
 from ringfence.host.engine.parts import Config, Parts
 from ringfence.host.engine.people import MAKE_A_TENANT, NO_TENANT, PREFIX, secret_hash
 from ringfence.host.kernel import ids as kernel_ids
 from ringfence.host.kernel.audit import Lane
-from ringfence.host.kernel.boxes import Rates
 from ringfence.host.kernel.capabilities import register
 from ringfence.host.kernel.errors import Conflict, Failed, Invalid, RingfenceError, Unavailable
-from ringfence.host.kernel.hidden import scrubbed, secrets_of
+from ringfence.host.kernel.hidden import secrets_of
 from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.log_lines import JsonLines
 from ringfence.host.kernel.people import Scope, UserKind
 from ringfence.host.kernel.policy import Policy
 from ringfence.host.kernel.ports import Clock, Model, Store
 from ringfence.host.kernel.script import Rule, parse_script
 from ringfence.host.kernel.settings import Settings
 from ringfence.host.kernel.version import VERSION
+from ringfence.host.models.assembly import Models, assembled
+from ringfence.host.models.gateway import Gateway
+from ringfence.host.models.provider_keys import ProviderKeys
 from ringfence.host.models.scripted import Scripted
 from ringfence.host.store import audit_reading, verbs
 from ringfence.host.store.audit_keys import Signer, vault_signer
 from ringfence.host.store.peopled import has_tenants
 from ringfence.host.store.store import SqlStore, open_store
 from ringfence.host.store.verbs import Job
+from ringfence.host.vault.authorities import VaultAuthorities
+from ringfence.host.vault.opening import keys_of, restored, seals_of, vault_of
+from ringfence.host.vault.release import Counter
+from ringfence.host.vault.renewing import Renewing
+from ringfence.host.vault.vault import SealedVault
 from ringfence.host.web.server import serve
 
 _PR_SET_DUMPABLE = 4  # prctl(2)
 _SECRET_BITS = 256
-_TOLD = 1000  # broken wire rules that wait for the audit; the broker limits them to one for each box in ten seconds
 # So many objects more than were freed, and the collector looks for cycles: at the default of 700 it looks 30 times while
 # one large frame is parsed. No higher: what is in cycles until then are errors of asks, with up to 1 MiB of an ask each.
 _GC_THRESHOLDS = (10_000, 10, 10)
@@ -88,29 +98,9 @@ class SystemIds:
         return kernel_ids.base32(secrets.randbits(_SECRET_BITS), 52)  # 52 * 5 = 260 bits hold 256
 
 
-class _Lines(logging.Formatter):
-    """One JSON object a line, without the words that are to be in none."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        super().__init__()
-        self._words = words
-
-    def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        line = {
-            "at": at,
-            "level": record.levelname.lower(),
-            "part": record.name,
-            "message": scrubbed(record.getMessage(), self._words),
-        }
-        if record.exc_info:
-            line["error"] = scrubbed(self.formatException(record.exc_info), self._words)
-        return json.dumps(line)
-
-
 def _log_to_stderr(words: Sequence[str] = ()) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines(words))
+    handler.setFormatter(JsonLines(words))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for noisy in ("uvicorn", "alembic", "sqlalchemy"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -124,6 +114,13 @@ def _closed_to_debuggers() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise Failed(f"prctl(PR_SET_DUMPABLE): {os.strerror(ctypes.get_errno())}")
+
+
+def _room_for_sockets() -> None:
+    """As many descriptors as may be: an open box has a wire, 6 fixed listeners and 4 to 16 for its commands, so that the usual
+    1,024 are those of fifty boxes."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def settle_memory() -> None:
@@ -156,11 +153,12 @@ def config_of(settings: Settings) -> Config:
         hard_seconds=float(settings.run_hard_seconds),
         model_timeout_seconds=float(settings.model_timeout_seconds),
         keep=settings.retention,
+        model_keys=frozenset(each.key for each in settings.model_upstream if each.key),
     )
 
 
 def models_of(settings: Settings) -> Mapping[str, Model]:
-    """The providers by name. Reads the script's file. Invalid."""
+    """The providers that need no key, by name. Reads the script's file. Invalid."""
     rules: tuple[Rule, ...] = ()
     if settings.script:
         try:
@@ -181,41 +179,67 @@ def signer_of(settings: Settings, worker: str) -> Signer:
     return vault_signer(Path(settings.home) / "vault", worker)
 
 
+@asynccontextmanager
+async def releases_of(settings: Settings, store: Store, vault: SealedVault, worker: str) -> AsyncIterator[Counter]:
+    """Where values leave the vault, access tokens among them: what is asked for at the end is waited for, and stored. Invalid:
+    a file that is named is none."""
+    site = await asyncio.to_thread(site_of, settings.egress)
+    endpoint = HttpsTokenEndpoint(site, store.egress_rules, SystemClock().monotonic)
+    renewing = Renewing(vault, store.credentials, store.renewals, endpoint, store.audit, store.onward, worker)
+    try:
+        yield Counter(vault, store.credentials, store.audit, renewing)
+    finally:
+        await renewing.close()
+
+
+def keys_of_models(settings: Settings, store: Store, vault: SealedVault, releases: Counter) -> ProviderKeys:
+    hosts = {each.key: each.host for each in settings.model_upstream}
+    return ProviderKeys(store.credentials, releases, vault, store.model_usage, hosts)
+
+
+def models_at_work(
+    settings: Settings, store: Store, keys: ProviderKeys, worker: str
+) -> AbstractAsyncContextManager[Models]:
+    """Providers, the gateway and their budgets; what is still to be counted at the end is."""
+    return assembled(
+        settings.model_upstream,
+        settings.model_budget,
+        keys,
+        store.model_usage,
+        clock=SystemClock(),
+        ids=SystemIds(),
+        worker=worker,
+        proxy=settings.egress.upstream_proxy,
+        root_ca=settings.egress.root_ca,
+    )
+
+
+async def egress_of(
+    settings: Settings,
+    store: Store,
+    vault: SealedVault,
+    driver: Bubblewrap,
+    releases: Counter,
+    key: bytes,
+    gateway: Gateway | None,
+) -> WayOut | None:
+    """The way out of boxes; None: the settings want none. `key`: a secret of the vault, from which that of placeholders is
+    made. Invalid: a file that is named is none."""
+    if not settings.egress.enabled:
+        return None
+    clock, ids = SystemClock(), SystemIds()
+    site = await asyncio.to_thread(site_of, settings.egress)
+    authorities = VaultAuthorities(vault, store.credentials, clock, ids)
+    derived = hmac.digest(key, b"ringfence placeholders", "sha256")
+    return WayOut(Sources(store, driver, releases, authorities, clock, ids, site, derived, gateway))
+
+
 async def _open_audit(store: SqlStore) -> None:
     """A disk that is full must not keep a server down: what needs the audit is refused until there is room."""
     try:
         await store.audit.open()
     except RingfenceError as error:
         logging.getLogger("ringfence.audit").error("the chain of the audit is not begun: %s", error.message)
-
-
-@asynccontextmanager
-async def _audited_wire(store: Store, host_id: str, rates: Rates) -> AsyncIterator[WireBroker]:
-    """The broker; what boxes break of the wire's rules goes into the audit, in the order in which it was told."""
-    told: asyncio.Queue[tuple[BoxId, str, Mapping[str, Any]]] = asyncio.Queue(_TOLD)
-    log = logging.getLogger("ringfence.audit")
-
-    def tell(box: BoxId, kind: str, details: Mapping[str, Any]) -> None:
-        log.warning("box %s broke a rule of the wire: %s", box, kind)
-        with suppress(asyncio.QueueFull):
-            told.put_nowait((box, kind, details))
-
-    async def write() -> None:
-        while True:
-            box, kind, details = await told.get()
-            try:
-                await store.audit.record(None, f"wire.{kind}", f"box:{box}", details)
-            except RingfenceError as error:
-                log.error("not recorded: box %s, %s: %s", box, kind, error)
-
-    async with asyncio.TaskGroup() as group:
-        writer = group.create_task(write())
-        broker = WireBroker(host_id, tell, Bounds(events=rates.events, output=rates.output))
-        try:
-            yield broker
-        finally:
-            await broker.close()
-            writer.cancel()
 
 
 async def pass_gate(store: Store, settings: Settings) -> None:
@@ -236,25 +260,38 @@ async def running(settings: Settings, client: SpawnerClient) -> AsyncIterator[En
     """The engine at work over the real parts; everything is let go of in the reverse order."""
     clock, ids = SystemClock(), SystemIds()
     worker = ids.new("krn")
-    models = await asyncio.to_thread(models_of, settings)  # reads a file
+    scripted = await asyncio.to_thread(models_of, settings)  # reads a file
     webhooks = await asyncio.to_thread(webhooks_of, settings, clock)
     key = await asyncio.to_thread(gate_key, Path(settings.home) / "vault")
     signer = await asyncio.to_thread(signer_of, settings, worker)
+    keys = await keys_of(settings)
     store = await open_store(
-        settings.database, clock, ids, signer=signer, keep=settings.retention, installation=settings.installation
+        settings.database,
+        clock,
+        ids,
+        signer=signer,
+        keep=settings.retention,
+        installation=settings.installation,
+        seals=seals_of(settings, keys),
     )
     try:
         await _open_audit(store)
         await store.reserve.keep()
         await pass_gate(store, settings)
-        async with _audited_wire(store, worker, settings.rates) as broker:
+        vault = await vault_of(settings, keys, store)
+        async with (
+            releases_of(settings, store, vault, worker) as releases,
+            models_at_work(settings, store, lent := keys_of_models(settings, store, vault, releases), worker) as models,
+            audited_wire(store.audit, worker, settings.rates) as broker,
+        ):
             driver = Bubblewrap(Path(settings.home), client, FilesClient)
+            egress = await egress_of(settings, store, vault, driver, releases, key, models.gateway)
             engine = Engine(
                 Parts(
                     store,
                     driver,
                     broker,
-                    models,
+                    {**scripted, **models.native},
                     clock,
                     ids,
                     config_of(settings),
@@ -262,6 +299,10 @@ async def running(settings: Settings, client: SpawnerClient) -> AsyncIterator[En
                     capabilities=register(webhooks),
                     policy=Policy(settings.policy),
                     gate_key=key,
+                    egress=egress,
+                    vault=vault,
+                    spending=models.budgets if models.gateway is not None else None,
+                    withdraw=lent.withdraw,
                 )
             )
             try:
@@ -370,10 +411,21 @@ async def _database(verb: str, asked: Mapping[str, Any], fd: int | None) -> dict
         return await verbs.run(job, verb, asked["options"], None)
     file = open(fd, "wb" if verb == "backup" else "rb")  # noqa: ASYNC230, SIM115  a process of its own
     try:
-        return await verbs.run(job, verb, asked["options"], file)
+        facts = await verbs.run(job, verb, asked["options"], file)
+        return facts if verb == "backup" else await _put_back(settings, facts)
     finally:
         with suppress(OSError):  # what could not be written was told already
             file.close()
+
+
+async def _put_back(settings: Settings, facts: dict[str, Any]) -> dict[str, Any]:
+    """What is older in the store is no alarm on this host from now on."""
+    try:
+        await restored(settings, facts["generation"])
+    except OSError as error:
+        note = f"not noted for the vault: {error}; when the server runs: ringfence vault restored"
+        return {**facts, "notes": [*facts["notes"], note]}
+    return facts
 
 
 async def read_audit(settings: Settings, wish: Mapping[str, Any]) -> dict[str, Any]:
@@ -398,6 +450,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The kernel process. `argv`: the descriptor of the spawner's socket, the path of kernel.json. Never returns."""
     fd, path = list(sys.argv[1:] if argv is None else argv)
     _closed_to_debuggers()
+    _room_for_sockets()
     os.umask(0o077)
     _log_to_stderr()
     _say(f"ringfence {VERSION} starting")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringfence.bench.figures import Line, Series, at_least
+from ringfence.bench.figures import Line, Row, Series, as_text, at_least
 
 
 def test_a_line_through_points_on_a_line_is_that_line() -> None:
@@ -42,3 +42,8 @@ def test_at_least(value: float, holds: bool) -> None:
         "value": value,
         "per_second": 3.0,
     }
+
+
+def test_what_was_not_measured_is_neither_kept_nor_missed() -> None:
+    text = as_text("machine", [Row("a thing", "not measured", ">= 4x", None, {})], [])
+    assert "?    a thing" in text and "ok" not in text and "MISS" not in text

@@ -16,6 +16,7 @@ from ringfence.host.install.layout import Layout
 from ringfence.host.install.prove_record import LEAST_HELD, ProvedRow, Record, Stamp, Verdict
 from ringfence.host.kernel.errors import Invalid, Refused, Unavailable
 from ringfence.host.kernel.settings import Settings
+from ringfence.host.kernel.settings_egress import EgressSettings
 
 NOW = Stamp("boot", "1", "d")
 HELD = tuple(ProvedRow(f"A{n:02}", "held") for n in range(LEAST_HELD))
@@ -199,3 +200,13 @@ def test_prove_tries_what_the_record_stamps() -> None:
         other = replace(settings, **changed)
         assert prove_record.profile_digest(other) != prove_record.profile_digest(settings), key
     assert set(given) == {"bwrap", "python", "mode", "cgroup_parent", "disk"}
+
+
+@pytest.mark.parametrize("pin", ["api.test=127.0.0.1:8443", "api.test=[::1]:8443"])
+def test_a_pin_to_this_host_is_for_tests_alone(pin: str) -> None:
+    settings = Settings(egress=EgressSettings(pins=("other.test=192.0.2.1", pin)))
+    gate.check_pins(settings, production=False)
+    with pytest.raises(Invalid, match=r"api\.test") as raised:
+        gate.check_pins(settings, production=True)
+    assert "other.test" not in raised.value.message
+    gate.check_pins(Settings(egress=EgressSettings(pins=("other.test=192.0.2.1",))), production=True)

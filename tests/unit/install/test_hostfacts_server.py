@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ringfence.host.install import hostfacts_server, prove_record
+from ringfence.host.install import doctor, hostfacts_server, prove_record
 from ringfence.host.install.layout import Layout
 from ringfence.host.install.prove_record import LEAST_HELD, ProvedRow
 from ringfence.host.kernel.settings import Settings
@@ -38,6 +38,14 @@ def test_who_is_killed_last() -> None:
     assert row.ok or "CAP_SYS_RESOURCE" in row.remedy
     assert Path("/proc/self/oom_score_adj").read_text().strip() != "-900"  # it tried in a child
     assert hostfacts_server.oom_score(False).ok
+
+
+def test_an_ordinary_users_server_is_open_to_that_user_and_the_doctor_says_so() -> None:
+    """That it is so: security/test_same_account.py."""
+    assert hostfacts_server.server_memory(True).ok
+    row = hostfacts_server.server_memory(False)
+    assert not row.ok and row.level == "recommended" and "credentials" in row.found and "root" in row.remedy
+    assert f"weak  server-memory     {row.found}" in doctor.as_text([row]) and row.to_json()["ok"] is False
 
 
 @pytest.mark.parametrize(

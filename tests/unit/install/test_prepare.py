@@ -17,6 +17,7 @@ from ringfence.host.install.state import Account, Installation
 from ringfence.host.install.subids import Choice, Range
 from ringfence.host.kernel.errors import Invalid, Unavailable
 from ringfence.host.kernel.settings import Settings
+from ringfence.host.kernel.settings_egress import EgressSettings
 from ringfence.spawner import config
 
 OWN = Choice("subuid", Range(100000, 65536), Range(200000, 4096), "", "")
@@ -70,15 +71,18 @@ def test_the_spawner_takes_what_is_written(
 ) -> None:
     as_user(monkeypatch, OWN)
     layout = Layout(Path("/srv/state"))
-    settings = Settings(accept=("no-cgroup", "unproved")).at("/srv/state", "a" * 16, mode)
+    egress = EgressSettings(root_ca="/etc/company.pem")
+    settings = Settings(accept=("no-cgroup", "unproved"), egress=egress).at("/srv/state", "a" * 16, mode)
     ready = Ready(layout, Installation("a" * 16, ids, "2030-01-01T00:00:00Z"), settings, Account(kernel, kernel), ())
     written = prepare.spawner_config(ready, Runtime(Path("/srv/state/runtime/x"), "d" * 64))
     taken = config.parse(json.dumps(written))
     assert (taken.mode, taken.accept) == (mode, frozenset({"no-cgroup"}))
     assert tuple(written["ids"]) == boxes  # the spawner renumbers those of mode shared
     assert written["kernel_uid"] == written["kernel_gid"] == (kernel if mode == "root" else 0)
+    assert written["egress_id"] == {"root": kernel + 1, "subuid": 1, "shared": 0}[mode]
     assert taken.subuid == ((100000, 65536) if mode == "subuid" else None)
     assert taken.kernel_config == "/srv/state/run/kernel.json"
+    assert taken.root_ca == "/etc/company.pem"
 
 
 def test_the_command_line_adds_to_the_file() -> None:

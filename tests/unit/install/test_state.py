@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ringfence.host.install import atomic, state
+from ringfence.host.install import atomic, prepare, state
 from ringfence.host.install.layout import Layout
 from ringfence.host.install.state import Account
 from ringfence.host.kernel.errors import Refused, Unavailable
+from ringfence.host.kernel.settings import Settings
 
 ME = Account(os.geteuid(), os.getegid())
 
@@ -104,6 +105,8 @@ def test_the_tree_is_made_once_and_mended(base: Path) -> None:
     layout = Layout(base / "home")
     state.make_home(layout, ME.uid)
     state.make_tree(layout, ME)
+    assert not layout.master_key.exists(), "made with the installation alone"
+    state.make_master_key(layout, ME)
     key, audit_key = layout.master_key.read_bytes(), layout.audit_key.read_bytes()
     assert len(key) == len(audit_key) == 32 and key != audit_key
     made = state.make_installation(layout, (0, 0))
@@ -111,6 +114,7 @@ def test_the_tree_is_made_once_and_mended(base: Path) -> None:
     (layout.home / "boxes").chmod(0o700)
     state.make_home(layout, ME.uid)
     state.make_tree(layout, ME)
+    state.make_master_key(layout, ME)
     modes = {p.name: p.stat().st_mode & 0o7777 for p in layout.home.iterdir()}
     assert modes == {
         "db": 0o700, "vault": 0o700, "run": 0o750, "boxes": 0o711, "spawner": 0o700, "runtime": 0o755,
@@ -135,17 +139,32 @@ def test_a_link_in_the_tree_is_not_followed(base: Path) -> None:
     assert (base / "elsewhere").stat().st_mode & 0o7777 == 0o755
 
 
-@pytest.mark.parametrize("name", ["master_key", "audit_key"])
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])
-def test_a_broken_key_is_not_replaced(base: Path, content: bytes, name: str) -> None:
+def test_a_broken_key_is_not_replaced(base: Path, content: bytes) -> None:
     layout = Layout(base / "home")
     state.make_home(layout, ME.uid)
     state.make_tree(layout, ME)
-    path: Path = getattr(layout, name)
-    path.write_bytes(content)
+    layout.audit_key.write_bytes(content)
     with pytest.raises(Unavailable, match="key"):
         state.make_tree(layout, ME)
-    assert path.read_bytes() == content
+    assert layout.audit_key.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"", b"short", None])
+def test_a_lost_master_key_keeps_no_server_down(base: Path, content: bytes | None) -> None:
+    """The server starts with a sealed vault. A new key would open nothing, and nobody would know."""
+    layout = Layout(base / "home")
+    state.make_home(layout, ME.uid)
+    state.make_tree(layout, ME)
+    state.make_master_key(layout, ME)
+    made = state.make_installation(layout, (0, 0))
+    assert layout.master_key.stat().st_size == 32
+    if content is None:
+        layout.master_key.unlink()
+    else:
+        layout.master_key.write_bytes(content)
+    assert prepare.make_state(layout, Settings(mode="subuid")).installation == made
+    assert (layout.master_key.read_bytes() if layout.master_key.exists() else None) == content
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"id": "x", "ids": [1], "created_at": ""}', "\xff"])

@@ -42,7 +42,7 @@ def test_spike_is_a_choice_of_rows_that_are_there() -> None:
     rows = registry.rows()
     spike = [row.id for row in registry.chosen(rows, "spike")]
     assert sorted(spike) == sorted(registry.SPIKE_ROWS)
-    assert {row.in_group for row in registry.chosen(rows, "spike")} == {"A", "D", "G", "H", "leaks"}
+    assert {row.in_group for row in registry.chosen(rows, "spike")} == {"A", "D", "G", "H", "K", "L", "leaks"}
     assert [row.id for row in registry.chosen(rows, "spike,A01")] == ["A01", *spike]  # in the order of the table
     with pytest.raises(registry.NoSuchRow, match="spike"):
         registry.chosen(rows, "spik")
@@ -92,7 +92,7 @@ def test_the_copy_differs_in_what_is_patched_only(tmp_path: Path) -> None:
         for path in package.rglob("*.py")
         if path.read_bytes() != (tmp_path / "ringfence" / path.relative_to(package)).read_bytes()
     ]
-    assert sorted(differ) == ["guest/native.py", "host/engine/bringup.py"]
+    assert sorted(differ) == ["guest/native.py", "host/engine/bringup.py", "host/engine/outward.py"]
 
 
 def result(status: str) -> Result:
@@ -122,3 +122,11 @@ def test_what_was_left_behind_is_no_success() -> None:
     report = Report("bubblewrap", "root", 1.0, [result("held")], ["cgroup /x"])
     assert not report.ok
     assert "left behind: cgroup /x" in as_text(report)
+
+
+def test_a_letter_is_the_list_of_attacks_whichever_group_a_row_runs_in() -> None:
+    rows = registry.rows()
+    chosen = {row.id for row in registry.chosen(rows, "K")}
+    assert {"K01", "K02", "K03", "K04", "K07", "K08", "K09", "K11"} <= chosen
+    assert {each[0] for each in chosen} == {"K"}
+    assert not any(row.id.startswith("D-") for row in registry.chosen(rows, "D")), "drills run when they are named"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
@@ -68,6 +68,7 @@ class WireCommand:
         self._credit = WINDOW  # stdin that we may send now
         self._writing = asyncio.Lock()
         self._eof = False
+        self._told: list[Callable[[], None]] = []  # who is called at the end
 
     # --- ports.Command -------------------------------------------------------------------------------------------
 
@@ -85,9 +86,7 @@ class WireCommand:
                     return
                 await self._change()
         finally:
-            self._discard = True
-            while self._queue:
-                self._taken(len(self._queue.popleft()[1]))
+            self._drop()
 
     async def write(self, data: bytes) -> None:
         async with self._writing:
@@ -115,6 +114,12 @@ class WireCommand:
     async def stop(self, grace: float) -> None:
         await self._insist("cmd.stop", {"key": self.key, "grace_ms": round(grace * 1000)})
 
+    def on_end(self, call: Callable[[], None]) -> None:
+        if self._outcome is None:
+            self._told.append(call)
+        else:
+            call()
+
     async def outcome(self) -> Outcome:
         while self._outcome is None:
             await self._change()
@@ -123,6 +128,10 @@ class WireCommand:
         return self._outcome
 
     async def release(self) -> None:
+        if (
+            self._outcome is None and not self._read
+        ):  # who lets go of it before its end will not read what it says until then
+            self._drop()
         self._released = True
         self._settle()
 
@@ -207,6 +216,12 @@ class WireCommand:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
+    def _drop(self) -> None:
+        """Nobody reads its output: it is taken all the same, lest the command stand still on a full pipe."""
+        self._discard = True
+        while self._queue:
+            self._taken(len(self._queue.popleft()[1]))
+
     def _taken(self, size: int) -> None:
         stale = min(size, self._stale)
         self._stale -= stale
@@ -258,6 +273,9 @@ class WireCommand:
             message = f"{outcome.message}; {_GAP}" if outcome.message else _GAP
             outcome = replace(outcome, message=message)
         self._outcome = outcome
+        told, self._told = self._told, []
+        for call in told:
+            call()
         self._changed()
 
     def _settle(self) -> None:

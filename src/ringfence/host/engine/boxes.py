@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.disk import NO_QUOTA, UNBOUNDED, DiskMeter
@@ -18,6 +19,7 @@ from ringfence.host.engine.parts import Parts, together, weak
 from ringfence.host.kernel.access import Action, Answer, decide, towards_user
 from ringfence.host.kernel.boxes import FROM_NEXT_START, Box, BoxKind, Desired, DiskUse, Observed, effective
 from ringfence.host.kernel.errors import Conflict, Invalid, NotFound, RingfenceError
+from ringfence.host.kernel.outward.credentials import Use
 from ringfence.host.kernel.people import Actor, User
 from ringfence.host.kernel.ports import Sight
 from ringfence.host.kernel.settings_file import LIMIT_BOUNDS
@@ -55,6 +57,9 @@ class BoxView:
     effective: dict[str, int]  # what holds instead of `limits`, where another limit is lower
     from_next_start: list[str] = field(default_factory=list)  # of the limits just changed, those that do not hold yet
     sessions: list[str] = field(default_factory=list)
+    mounted: list[str] = field(default_factory=list)  # credentials that its commands have in clear, by name
+    injected: list[str] = field(default_factory=list)  # those that any process of it spends just by asking their host
+    egress: dict[str, Any] = field(default_factory=dict)  # its way out; empty: it has none
 
 
 class BoxKeeper:
@@ -75,10 +80,13 @@ class BoxKeeper:
         rows = [b for b in await self._parts.store.boxes.all() if b.user in users and b.kind is BoxKind.HOME]
         boxes = [b for b in rows if b.desired is not Desired.REMOVED]
         sights = await asyncio.gather(*(self._sight(box) for box in boxes))
-        return [
+        views = [
             self._view(actor, users[b.user], b, s, s.disk if s is not None else None)
             for b, s in zip(boxes, sights, strict=True)
         ]
+        loose = await self._parts.store.credentials.loosely_bound([b.user for b in boxes])
+        pairs = zip(views, boxes, strict=True)
+        return [await self._told_of_secrets(view, b) if b.user in loose else view for view, b in pairs]
 
     async def show(self, actor: Actor, tenant: str, user: str) -> BoxView:
         target = await self._doors.user(Action.BOX_SEE, actor, tenant, user)
@@ -129,7 +137,21 @@ class BoxKeeper:
     async def _shown(self, actor: Actor, user: User) -> BoxView:
         box = await self._home(user)
         sight = await self._sight(box)
-        return self._view(actor, user, box, sight, await self._meter.use(box, sight))
+        view = self._view(actor, user, box, sight, await self._meter.use(box, sight))
+        return await self._told_of_secrets(view, box)
+
+    async def _told_of_secrets(self, view: BoxView, box: Box) -> BoxView:
+        """Whatever is in the box otherwise than as a placeholder is said wherever the box is shown."""
+        credentials = self._parts.store.credentials
+        try:
+            loose = [each for each in await credentials.bindings(box.user) if each.use is not Use.PLACEHOLDER]
+        except NotFound:
+            return view  # the user was removed meanwhile
+        names = {each.id: each.name for each in await credentials.visible(box.user)} if loose else {}
+        of = {
+            use: sorted({names[b.credential] for b in loose if b.use is use and b.credential in names}) for use in Use
+        }
+        return replace(view, mounted=of[Use.MOUNTED], injected=of[Use.INJECT])
 
     async def _sight(self, box: Box) -> Sight | None:
         if not box.uid or not is_here(self._parts, box):
@@ -168,6 +190,7 @@ class BoxKeeper:
             weak=lacks,
             box=box.id,
             effective=effective(box.limits, together(self._parts)),
+            egress=dict(self._parts.egress.facts(box.id)) if self._parts.egress is not None else {},
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.links import Links, Slot
+from ringfence.host.engine.outward import Outward
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.boxes import Box, Desired, Observed
 from ringfence.host.kernel.errors import BoxLost, NotFound, RingfenceError
@@ -30,10 +31,13 @@ MOST_BREAKS = 8
 
 
 class BringUp:
-    def __init__(self, parts: Parts, crew: Crew, links: Links, lost: Callable[[BoxId], None]) -> None:
+    def __init__(
+        self, parts: Parts, crew: Crew, links: Links, lost: Callable[[BoxId], None], outward: Outward | None = None
+    ) -> None:
         """`lost`: told that a box is found gone, before anything starts it again; under the box's lock, so it waits for
         nothing."""
         self._parts, self._crew, self._links, self._lost = parts, crew, links, lost
+        self._outward = outward or Outward(parts)
         self._log = logging.getLogger("ringfence.engine")
 
     async def ensure(self, box: BoxId) -> Link:
@@ -91,22 +95,41 @@ class BringUp:
         store, driver = self._parts.store, self._parts.driver
         box = await self._kept(slot)
         uid = box.uid or await driver.provision(box.id, box.kind, box.limits)
+        await self._outward.before(box)
         identity = await self._started(box)
         fresh = identity != box.identity
         if fresh:
             slot.kills.reset(self._parts.clock.monotonic())
             slot.full = None
         # The row and the dial at once: should the row be lost, a restart finds the box by the driver's list.
-        link, row = await asyncio.gather(
+        link, row, listens = await asyncio.gather(
             self._links.connect(slot, identity),
             store.boxes.update(box.id, observed=Observed.RUNNING, uid=uid, identity=identity, started=fresh),
+            self._outward.opened(box, (), fresh=True) if fresh else _nothing(),
             return_exceptions=True,
         )
-        for result in (link, row):
+        if isinstance(listens, BaseException) and not isinstance(link, BaseException):
+            await self._unready(slot, link)
+        for result in (link, row, listens):
             if isinstance(result, BaseException):
                 raise result
         assert not isinstance(link, BaseException)
+        if not fresh:
+            await self._listening(slot, box, link)
         return link
+
+    async def _listening(self, slot: Slot, box: Box, link: Link) -> None:
+        """Of a box that ran before. A box is not called ready without its way out."""
+        try:
+            await self._outward.opened(box, slot.running(), fresh=False)
+        except BaseException:
+            await self._unready(slot, link)
+            raise
+
+    async def _unready(self, slot: Slot, link: Link) -> None:
+        """The next who needs the box begins anew."""
+        slot.link = None
+        await link.close()
 
     async def _kept(self, slot: Slot) -> Box:
         """NotFound: it is removed, and nothing is remembered of it."""
@@ -149,7 +172,9 @@ class BringUp:
             if box.uid and box.observed is not Observed.ABSENT:
                 return box
             uid = await self._parts.driver.provision(box.id, box.kind, box.limits)
-            return await self._parts.store.boxes.update(box.id, observed=Observed.STOPPED, uid=uid)
+            made = await self._parts.store.boxes.update(box.id, observed=Observed.STOPPED, uid=uid)
+            await self._outward.provisioned(made)
+            return made
 
     async def down(self, box: BoxId, desired: Desired) -> Box:
         """Every process of the box ended. Idempotent. Nothing is kept of one that is removed."""
@@ -163,6 +188,7 @@ class BringUp:
             link, slot.link = slot.link, None
             if link is not None and link.alive:
                 await link.close()
+            await self._outward.closed(box)
             with suppress(NotFound):  # never provisioned
                 await self._parts.driver.stop(box)
             try:
@@ -225,6 +251,7 @@ class BringUp:
     async def _fell(self, slot: Slot) -> None:
         """Whether or not the store takes it now: whoever waits for something in the box would wait for ever."""
         slot.link = None
+        await self._outward.closed(slot.box)
         try:
             await self._parts.store.boxes.update(slot.box, observed=Observed.LOST)
         except RingfenceError as error:
@@ -254,7 +281,13 @@ class BringUp:
                     identity=sight.identity,
                     started=box.identity != sight.identity,
                 )
+            if (link := slot.wire()) is not None:
+                await self._listening(slot, box, link)
             return True
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _under_way(slot: Slot) -> asyncio.Future[Link] | None:

@@ -17,6 +17,7 @@ from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.doors import Doors
 from ringfence.host.engine.homes import home_of, proven
 from ringfence.host.engine.links import Links, Slot
+from ringfence.host.engine.outward import Outward
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.watch import Watched
 from ringfence.host.kernel.access import Action
@@ -47,7 +48,10 @@ class ExecRequest:
 
 
 class Commands:
-    def __init__(self, parts: Parts, crew: Crew, doors: Doors, links: Links, bringup: BringUp) -> None:
+    def __init__(
+        self, parts: Parts, crew: Crew, doors: Doors, links: Links, bringup: BringUp, outward: Outward
+    ) -> None:
+        self._outward = outward
         self._parts, self._crew, self._doors, self._links, self._bringup = parts, crew, doors, links, bringup
         self._homes: dict[UserId, Box] = {}  # a user keeps its home box for as long as it lives
         self._mine: set[str] = set()  # keys whose command somebody of this server has
@@ -64,10 +68,13 @@ class Commands:
         key = f"x/{self._parts.ids.new('cmd')}"
         self._mine.add(key)
         try:
+            spec = await self._outward.equipped(box, key, spec, own=request.env)
             inner = await link.spawn(key, spec)
         except BaseException:
             self._mine.discard(key)
+            self._outward.over(box, key)
             raise
+        self._outward.attend(box, key, inner)
         return _Executed(inner, slot, self._parts, (began, spec.timeout), self._mine, key)
 
     async def _home(self, target: User) -> Box:
@@ -93,6 +100,7 @@ class Commands:
     async def _drain(self, slot: Slot, link: Link, key: str) -> None:
         try:
             command = await link.spawn(key, _NOTHING)  # attaches to the command that has this key
+            self._outward.attend(slot.box, key, command)
             await command.close_stdin()
             async for _ in command.output():
                 slot.active_at = self._parts.clock.monotonic()
@@ -110,7 +118,13 @@ class _Executed(Watched):
     __slots__ = ("_key", "_mine")
 
     def __init__(
-        self, inner: Command, slot: Slot, parts: Parts, time: tuple[float, float | None], mine: set[str], key: str
+        self,
+        inner: Command,
+        slot: Slot,
+        parts: Parts,
+        time: tuple[float, float | None],
+        mine: set[str],
+        key: str,
     ) -> None:
         """`time`: when it began (monotonic), its time-out in seconds."""
         super().__init__(inner, slot, parts.driver, parts.clock, *time)
@@ -119,10 +133,12 @@ class _Executed(Watched):
     async def outcome(self) -> Outcome:
         taken = await super().outcome()
         self._slot.active_at = self._clock.monotonic()
-        if self._key in self._mine:
-            self._mine.discard(self._key)
-            await self._inner.release()
+        await self.release()
         return taken
+
+    async def release(self) -> None:
+        self._mine.discard(self._key)
+        await self._inner.release()
 
     async def output(self) -> AsyncIterator[tuple[Literal[1, 2], bytes]]:
         async for chunk in self._inner.output():

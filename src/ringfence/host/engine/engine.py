@@ -23,6 +23,8 @@ from ringfence.host.engine.deadlines import Deadlines
 from ringfence.host.engine.disk import DiskMeter, DiskWatch
 from ringfence.host.engine.doors import Doors
 from ringfence.host.engine.doubts import Doubts
+from ringfence.host.engine.egress_log import EgressLog
+from ringfence.host.engine.egress_rules import EgressKeeper
 from ringfence.host.engine.endings import Endings
 from ringfence.host.engine.files import Files
 from ringfence.host.engine.findings import Findings
@@ -30,17 +32,20 @@ from ringfence.host.engine.gates import Gates
 from ringfence.host.engine.greeting import Greeting
 from ringfence.host.engine.health import Health
 from ringfence.host.engine.history_asks import HistoryAsks
+from ringfence.host.engine.holds import Holds
 from ringfence.host.engine.leaving import Leaving
 from ringfence.host.engine.links import Links, Slot
 from ringfence.host.engine.live import Held, LiveRuns
 from ringfence.host.engine.losses import Losses
 from ringfence.host.engine.model_asks import ModelAsks
+from ringfence.host.engine.outward import Outward
 from ringfence.host.engine.parking import Parking
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.people import People
 from ringfence.host.engine.reconcile import Reconcile
 from ringfence.host.engine.redrive import Redriver
 from ringfence.host.engine.runs import Runs
+from ringfence.host.engine.secrets import Secrets
 from ringfence.host.engine.sending import SendingOut
 from ringfence.host.engine.shell import ShellSteps
 from ringfence.host.engine.state_asks import StateAsks
@@ -49,6 +54,7 @@ from ringfence.host.engine.step_asks import StepAsks
 from ringfence.host.engine.sweep import Sweep
 from ringfence.host.engine.threads import Threads
 from ringfence.host.engine.upkeep import Upkeep
+from ringfence.host.engine.vaults import VaultKeeper
 from ringfence.host.engine.viewers import Viewers
 from ringfence.host.engine.work import Work
 from ringfence.host.kernel.boxes import Desired
@@ -63,6 +69,7 @@ class Engine:
         self._log = logging.getLogger("ringfence.engine")
         self._stopping = False
         self._crew, self._live, self._links = Crew(), LiveRuns(), Links(parts)
+        self._outward = Outward(parts)
         self._viewers = Viewers(parts.store.events.changed)
         self._leaving = Leaving(parts, self._crew, self._live)
         self._parking = Parking(parts, self._live, self._wake, self._stop_loop)
@@ -81,7 +88,7 @@ class Engine:
         self._sweep = Sweep(parts, self._crew, self._live, self._links, self._redriver, self._wake)
         self._greeting = Greeting(parts, self._crew, self._live, self._redriver, self._carries_on, self._over)
         self._losses = Losses(parts, self._live, self._links, self._redriver, self._leaving)
-        self._bringup = BringUp(parts, self._crew, self._links, self._losses.box_lost)
+        self._bringup = BringUp(parts, self._crew, self._links, self._losses.box_lost, self._outward)
         self._steering = Steering(parts, self._crew, self._live, self._bringup.reachable)
         self._work = Work(
             parts, self._crew, self._live, self._bringup, self._redriver, self._steering, self._leaving, self._begun
@@ -103,7 +110,7 @@ class Engine:
 
     def _make_asks(self, parts: Parts) -> None:
         """What loops may ask."""
-        self._shell = ShellSteps(self._crew, self._links, parts.driver, parts.clock)
+        self._shell = ShellSteps(self._crew, self._links, parts.driver, parts.clock, self._outward)
         steps = StepAsks(
             parts,
             self._shell,
@@ -128,15 +135,17 @@ class Engine:
     def _make_faces(self, parts: Parts) -> None:
         """What people and programs may ask."""
         doors, meter = Doors(parts), DiskMeter(parts)
-        self.commands = Commands(parts, self._crew, doors, self._links, self._bringup)
+        self.commands = Commands(parts, self._crew, doors, self._links, self._bringup, self._outward)
         self._disk_watch = DiskWatch(parts, self._links, meter, self._disk_full)
         self.files = Files(parts, doors, self._bringup, meter)
         self.boxes = BoxKeeper(parts, doors, self._links, self._bringup, meter)
         attachments = Attachments(parts, self._bringup)
         self.threads = Threads(parts, doors, self._wake, self._steering.said, self._viewers, attachments)
-        self.gates = Gates(parts, doors, self._wake)
+        self.gates, self.holds = Gates(parts, doors, self._wake), Holds(parts, doors)
         self.runs = Runs(parts, doors, self._cancels.cancelled, self._wake)
         self.audits = Audits(parts, doors)
+        self.secrets, self.vault = Secrets(parts, doors), VaultKeeper(parts, doors)
+        self.egress, self.egress_log = EgressKeeper(parts, doors), EgressLog(parts, doors)
         self.people = People(parts, doors, self._bringup, self._user_removed)
         self.health = Health(parts, self._crew, self._links, self._live, self._work, self._reconcile)
 
@@ -166,9 +175,11 @@ class Engine:
         if self._stopping:
             return
         self._stopping = self._asks.closing = True
+        self._outward.let_go()
         self._work.drain()
         await self._activity.write()
         await self._crew.stop()
+        await self._outward.stop()
         await self._links.close()
         await self._upkeep.stop()
 
@@ -198,6 +209,7 @@ class Engine:
             self._steering.tell(held)
 
     async def _greet(self, slot: Slot, link: Link) -> None:
+        self._outward.greeted(slot.box, slot.running())
         self.commands.take_over(slot, link)
         await self._greeting.greet(slot, link)
 

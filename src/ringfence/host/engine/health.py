@@ -21,6 +21,7 @@ from ringfence.host.kernel.runs import Abandoned
 PART_SECONDS = 2.0
 NOT_IN_FORCE = "stop boxes that use much (ringfence box ls; ringfence box stop U), or raise the limit in [limits_all]"
 _LIMITS = ("limits_all", "limits_unmet")
+_COUNTED = ("requests", "denials", "crashes", "holds")  # of the way out of each box
 _DISK = ("disk", "disk_free", "disk_promised", "disk_reserve", "disk_broken")
 
 
@@ -59,6 +60,7 @@ class Health:
             "disk": disk,
             "limits": limits,
             "audit": self._parts.store.audit.state(),
+            **await self._outward(),
         }
         boxes: dict[str, Any] = {
             "running": running,
@@ -87,6 +89,31 @@ class Health:
         facts = await self._parts.driver.facts()
         known = ("cgroups", "bwrap", "guest_digest", *_DISK, *_LIMITS)
         return {"ok": True, **{name: facts[name] for name in known if name in facts}}
+
+    async def _outward(self) -> dict[str, Any]:
+        """The vault, when there is one. Way out and gateway: none is no fault."""
+        egress = self._parts.egress
+        parts: dict[str, Any] = {"gateway": {"ok": True, "enabled": self._parts.spending is not None}}
+        if self._parts.vault is not None:
+            parts["vault"] = await self._within(self._vault)
+        if egress is None:
+            return parts | {"egress": {"ok": True, "enabled": False}}
+        boxes = [egress.facts(slot.box) for slot in self._links if slot.wire() is not None]
+        totals = {name: sum(int(each.get(name, 0)) for each in boxes) for name in _COUNTED}
+        workers = sum(bool(each.get("worker")) for each in boxes)
+        return parts | {"egress": {"ok": True, "enabled": True, "workers": workers, **totals}}
+
+    async def _vault(self) -> dict[str, Any]:
+        """Sealed, boxes run without credentials; `vault status` says what is altered, or unreadable for want of a key."""
+        assert self._parts.vault is not None
+        found = await self._parts.vault.look(self._parts.store.credentials)
+        wrong = {
+            "sealed": found["sealed"],
+            "altered": len(self._parts.store.rolls.known()),
+            "unreadable": 0 if found["sealed"] else found["unreadable"],
+        }
+        said = {name: value for name, value in wrong.items() if value}
+        return {"ok": not said, **said}
 
     async def _queue(self) -> dict[str, Any]:
         """Of all tenants. What waits for people, boxes or time makes nothing unwell; a lane behind a run whose server is

@@ -36,6 +36,10 @@ class Slot:
     active_at: float = 0.0  # monotonic; 0 = not since the server's start
     saved_at: float = 0.0  # what of it the store has
 
+    def running(self) -> set[str]:
+        """Keys of the commands that ran at the newest hello."""
+        return set() if self.link is None else {key for key, at in self.link.hello.commands.items() if at == "running"}
+
     def wire(self) -> Link | None:
         """The link, while it lives."""
         return self.link if self.link is not None and self.link.alive else None

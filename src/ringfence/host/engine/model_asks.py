@@ -18,7 +18,8 @@ from ringfence.host.engine.model_call import while_wanted
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.errors import Failed, NotFound, RingfenceError, TooLarge, Unavailable
 from ringfence.host.kernel.ids import ThreadId, UserId
-from ringfence.host.kernel.ports import Model, ModelReply
+from ringfence.host.kernel.models.ports import Caller
+from ringfence.host.kernel.ports import Model, ModelFor, ModelReply
 
 PROGRESS_BYTES = 4096
 
@@ -32,10 +33,12 @@ class ModelAsks:
         self._log = logging.getLogger("ringfence.engine")
 
     async def generate(self, held: Held, params: Any) -> dict[str, Any]:
-        """Unavailable: no answer in time, or the soft deadline came first. Failed: the provider did what none may."""
+        """Unavailable: no answer in time, or the soft deadline came first. Failed: the provider did what none may. Exhausted:
+        the budget of the run or of its user is used up."""
         model = self._parts.models.get(params.model)
         if model is None or params.model != self._parts.config.model:
             raise NotFound(f"no such model: {params.model!r}")
+        asked = model if not isinstance(model, ModelFor) else model.of(await self._caller(held))
         messages, tools = spelled(params.messages, params.tools)
 
         def on_delta(text: str) -> None:
@@ -44,7 +47,7 @@ class ModelAsks:
 
         reply = await while_wanted(
             held,
-            lambda: self._replied(held, model, params.blob, messages, tools, on_delta),
+            lambda: self._replied(held, asked, params.blob, messages, tools, on_delta),
             tools=bool(tools),
             passed=held.past_soft(self._parts.config.soft_seconds, self._parts.clock.monotonic()),
         )
@@ -53,6 +56,10 @@ class ModelAsks:
             usage = {"input_tokens": reply.usage[0], "output_tokens": reply.usage[1]}
         calls = [dict(call) for call in reply.tool_calls]
         return {"text": reply.text, "tool_calls": calls, "stop": reply.stop, "usage": usage}
+
+    async def _caller(self, held: Held) -> Caller:
+        user = await self._parts.store.users.by_id(held.run.actor)
+        return Caller(user.tenant, user.id, held.id, held.box)
 
     async def event(self, held: Held, params: Any) -> dict[str, Any]:
         """TooLarge."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ringfence.host.engine.questions import Pen
 from ringfence.host.kernel.boxes import Limits
 from ringfence.host.kernel.capabilities import Tool
 from ringfence.host.kernel.failpoints import Failpoints, Quiet
+from ringfence.host.kernel.models.ports import Spending
 from ringfence.host.kernel.onward import Onward
+from ringfence.host.kernel.outward.ports import Egress, Vault
 from ringfence.host.kernel.policy import Policy
-from ringfence.host.kernel.ports import Broker, Clock, Driver, Ids, Model, Store
+from ringfence.host.kernel.ports import Broker, Clock, Driver, Ids, Model, ModelFor, Store
 from ringfence.host.kernel.retention import Keep
 
 
@@ -43,6 +45,7 @@ class Config:
     upkeep_seconds: float = 5.0  # how soon a volume that was full is found to have room again
     leave_seconds: float = 5.0  # how long a loop may stay when its run is over
     keep: Keep = field(default_factory=Keep)  # how long what is over is kept
+    model_keys: frozenset[str] = frozenset()  # names of credentials that providers of models are given
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Parts:
     store: Store
     driver: Driver
     broker: Broker
-    models: Mapping[str, Model]
+    models: Mapping[str, Model | ModelFor]
     clock: Clock
     ids: Ids
     config: Config
@@ -60,6 +63,10 @@ class Parts:
     policy: Policy = field(default_factory=Policy)  # in force
     gate_key: bytes = field(default=b"", repr=False)  # of the macs of gates; never in the database
     failpoints: Failpoints = field(default_factory=Quiet)  # tests hand in others
+    egress: Egress | None = None  # None: boxes have no way out, and commands are told of none
+    vault: Vault | None = None  # None: nothing can be stored in it
+    spending: Spending | None = None  # None: calls of models are not counted
+    withdraw: Callable[[str], None] | None = None  # a credential, from calls of models that have not begun
 
     @property
     def onward(self) -> Onward:

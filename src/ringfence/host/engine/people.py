@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.doors import Doors, no_tenant, no_user, refuse
 from ringfence.host.engine.homes import belongs, home_of
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.presence import BY_TOKEN, NEW_TOKEN, Presence, Presences, check_token
+from ringfence.host.engine.revoking import bound_with, forget, unforgotten
 from ringfence.host.kernel.access import Action, Answer, Verdict, decide, grantable, towards_user
 from ringfence.host.kernel.boxes import Box, Desired, Observed
 from ringfence.host.kernel.errors import (
@@ -125,12 +127,24 @@ class People:
         return [] if actor.user is None else [await self._parts.store.tenants.get(actor.user.tenant_name)]
 
     async def tenant_remove(self, actor: Actor, name: str) -> None:
-        """Conflict while it has users."""
+        """Conflict while it has users. Asked again, it forgets what was left of the tenant's credentials."""
         await self._doors.operator_only(Action.TENANT_CHANGE, actor, f"tenant:{name[:64]}")
         try:
+            row = await self._parts.store.tenants.get(name)
             await self._parts.store.tenants.remove(name)
         except NotFound:
-            raise no_tenant(name) from None
+            if not await self._tenant_left(name):
+                raise no_tenant(name) from None
+        else:
+            await forget(self._parts, row.id, None, ())
+
+    async def _tenant_left(self, name: str) -> bool:
+        """Whether credentials of the removed tenant that had the name last were left; they are forgotten now."""
+        try:
+            gone = await self._parts.store.tenants.gone(name)
+        except NotFound:
+            return False
+        return await forget(self._parts, gone.id, None, None)
 
     # --- users ---------------------------------------------------------------------------------------------------
 
@@ -169,42 +183,53 @@ class People:
     async def user(self, actor: Actor, tenant: str, name: str) -> User:
         return await self._doors.user(Action.USER_SEE, actor, tenant, name)
 
+    async def models_used(self, user: User) -> Mapping[str, Any] | None:
+        """By the user whom `user` gave, in the present period; None: nothing is counted here."""
+        return None if self._parts.spending is None else await self._parts.spending.of_user(user.id)
+
     async def user_remove(self, actor: Actor, tenant: str, name: str, purge: bool = False) -> None:
         """Revoked and tombstoned first, so that nothing new begins; then stopped. The tree is kept, or deleted now. The
         user's runs end cancelled without a reply, also the one at work; what was said before stays in the threads, under
-        the name of then, and everybody else's turns go on. Failed: the user is removed and the box is not yet; asked
-        again, it goes on."""
+        the name of then, and everybody else's turns go on. What fails keeps nothing else from being done. Failed: the
+        user is removed and the box is not yet; asked again, it goes on, after any other error too."""
         store = self._parts.store
         try:
             target = await self._doors.user(Action.USER_CHANGE, actor, tenant, name)
         except NotFound:
-            left = await self._left(actor, tenant, name, purge)
-            if not left:
+            left, forgotten = await self._left(actor, tenant, name, purge)
+            if not left and not forgotten:
                 raise
             for box in left:
                 await self._box_away(box, tenant, name, purge)
             return
         box = await home_of(self._parts, target)
         theirs = [token.id for token in await store.tokens.all(target.id)]
+        bound = await bound_with(self._parts, target.id)
         await store.users.remove(target.id)
         self._presences.user_removed(target.id, theirs)
-        await self._removed(target.id)
-        await self._box_away(box, tenant, name, purge)
+        try:
+            await forget(self._parts, target.tenant, target.id, bound)
+        finally:
+            await self._removed(target.id)
+            await self._box_away(box, tenant, name, purge)  # the last: while there is a box, all of it is done again
 
-    async def _left(self, actor: Actor, tenant: str, name: str, purge: bool) -> list[Box]:
+    async def _left(self, actor: Actor, tenant: str, name: str, purge: bool) -> tuple[list[Box], bool]:
         """What is yet to be done for the removed user that had the name last: a box that was not stopped, or a tree that
-        is to go. Empty for everybody but an operator, who may know of those who are gone."""
+        is to go; and whether credentials were left, which are forgotten now. Nothing for everybody but an operator, who may know
+        of those who are gone."""
         if not actor.operator:
-            return []
+            return [], False
         try:
             gone = await self._parts.store.users.gone(tenant, name)
         except NotFound:
-            return []
+            return [], False
         theirs = [box for box in await self._parts.store.boxes.all(gone.tenant) if belongs(box, gone)]
         left = [box for box in theirs if purge or box.desired is not Desired.REMOVED or box.observed in _AWAKE]
-        if left:
-            await self._doors.operator_only(Action.USER_CHANGE, actor, f"user:{gone.id}")
-        return left
+        if not left and not await unforgotten(self._parts, gone.tenant, gone.id):
+            return [], False
+        await self._doors.operator_only(Action.USER_CHANGE, actor, f"user:{gone.id}")
+        await self._removed(gone.id)  # whoever was cut off may not have come to it
+        return left, await forget(self._parts, gone.tenant, gone.id, None)
 
     async def _box_away(self, box: Box, tenant: str, name: str, purge: bool) -> None:
         try:

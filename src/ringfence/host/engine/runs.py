@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ringfence.host.engine.as_somebody import AsSomebody
 from ringfence.host.engine.doors import Doors, refuse
@@ -32,6 +33,7 @@ class RunView:
     thread: str
     steps: list[Step]
     detail: str = ""  # of one at work whose server is gone: so
+    models: Mapping[str, Any] | None = None  # what its calls of models used: kernel.models.ports.Spending
 
 
 class Runs:
@@ -77,7 +79,10 @@ class Runs:
             await self._as_somebody.reads(actor, f"run:{run.id}", Action.RUN_DETAIL)
         user = await self._name(run)
         gone = await self._gone() if run.state is RunState.RUNNING else {}
-        return RunView(_seen_by(actor, run, relation), user, thread.name, steps, gone.get(run.id, ""))
+        spending, used = self._parts.spending, None
+        if spending is not None and decide(Action.RUN_STEPS, actor, relation).answer is Answer.ALLOW:
+            used = await spending.of_run(run.id)
+        return RunView(_seen_by(actor, run, relation), user, thread.name, steps, gone.get(run.id, ""), used)
 
     async def cancel(self, actor: Actor, run_id: str) -> Run:
         """A run that waits is cancelled at once; one at work as soon as its loop has ended, or is given up. The lane goes

@@ -15,12 +15,13 @@ from typing import Any
 
 from ringfence.host.engine.crew import Crew
 from ringfence.host.engine.links import Links, Slot
+from ringfence.host.engine.outward import Outward
 from ringfence.host.engine.results import interrupted, invalid, shell_result
 from ringfence.host.engine.watch import Watched, unknown
 from ringfence.host.kernel.environment import HOME, command_environment
 from ringfence.host.kernel.errors import BoxLost, Invalid, RingfenceError, StaleEpoch
 from ringfence.host.kernel.ids import BoxId, RunId
-from ringfence.host.kernel.ports import Clock, Command, CommandSpec, Driver
+from ringfence.host.kernel.ports import Clock, Command, CommandSpec, Driver, Link
 
 DEFAULT_SECONDS = 3600.0  # of a step that names no timeout: a forgotten server must not hold its lane for ever
 MAX_SECONDS = 7 * 24 * 3600.0
@@ -73,12 +74,14 @@ def _spec(argv: list[bytes], cwd: str, timeout: float) -> CommandSpec:
 
 
 class ShellSteps:
-    def __init__(self, crew: Crew, links: Links, driver: Driver, clock: Clock) -> None:
-        self._crew, self._links, self._driver, self._clock = crew, links, driver, clock
+    def __init__(self, crew: Crew, links: Links, driver: Driver, clock: Clock, outward: Outward) -> None:
+        self._crew, self._links, self._driver, self._clock, self._outward = crew, links, driver, clock, outward
         self._flights: dict[str, asyncio.Future[ShellEnd]] = {}
         self._commands: dict[str, Command] = {}
 
-    async def run(self, box: BoxId, run: RunId, n: int, arguments: Mapping[str, Any], new: bool) -> ShellEnd:
+    async def run(
+        self, box: BoxId, run: RunId, n: int, arguments: Mapping[str, Any], new: bool, epoch: int = 0
+    ) -> ShellEnd:
         """The step's end. `new`: the journal had no begin of it before. BoxLost: ask again on the next wire."""
         key, slot = key_of(run, n), self._links.slot(box)
         flight = self._flights.get(key)
@@ -90,7 +93,7 @@ class ShellSteps:
             if not new and key not in slot.keys:
                 why = "the box was restarted or the connection lost while this command ran; it is not run again"
                 return ShellEnd(interrupted(f"interrupted: {why}"), True)
-            flight = self._crew.begin(self._carry_out(slot, key, spec), f"step {key}")
+            flight = self._crew.begin(self._carry_out(slot, key, spec, run, epoch), f"step {key}")
             self._flights[key] = flight
         try:
             return await asyncio.shield(flight)
@@ -98,13 +101,26 @@ class ShellSteps:
             self._flights.pop(key, None)
             raise
 
-    async def _carry_out(self, slot: Slot, key: str, spec: CommandSpec) -> ShellEnd:
-        link = slot.wire()
+    async def _carry_out(self, slot: Slot, key: str, spec: CommandSpec, run: RunId, epoch: int) -> ShellEnd:
+        link = (
+            slot.wire()
+        )  # of before it has a way out: a hello that comes later, which cannot name it, ends this wire too
         if link is None:
             raise BoxLost(f"box {slot.box} has no wire", box=slot.box)
+        if key in slot.keys:  # it runs since before this server, with the way out that it was given then
+            return await self._done(slot, link, key, spec)
+        try:
+            equipped = await self._outward.equipped(slot.box, key, spec, run, epoch)
+            return await self._done(slot, link, key, equipped)
+        except RingfenceError:
+            self._outward.over(slot.box, key)
+            raise
+
+    async def _done(self, slot: Slot, link: Link, key: str, spec: CommandSpec) -> ShellEnd:
         began = self._clock.monotonic()
         slot.active_at = began
         started = await link.spawn(key, spec)
+        self._outward.attend(slot.box, key, started)
         if key not in self._flights:  # the run was over before this began
             await _put_away(started)
             raise StaleEpoch(f"the run of step {key} is over")
@@ -142,6 +158,7 @@ class ShellSteps:
                     await _put_away(command)
             except RingfenceError:
                 pass  # the box is gone, and the command with it
+            self._outward.over(box, key)  # of a former kernel's no flight of ours does it
             keys.discard(key)
             self._commands.pop(key, None)
             self._flights.pop(key, None)

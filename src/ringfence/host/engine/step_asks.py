@@ -102,7 +102,7 @@ class StepAsks:
         assert held.box is not None
         if held.over.is_set():  # meanwhile: nothing may start for it any more
             raise StaleEpoch(f"run {held.id} is over")
-        end = await self._shell.run(held.box, held.id, step.n, step.arguments, new)
+        end = await self._shell.run(held.box, held.id, step.n, step.arguments, new, held.epoch)
         answer = await self._ended(held, step, end.result, end.interrupted)
         await self._shell.recorded(held.box, held.id, step.n)
         return answer

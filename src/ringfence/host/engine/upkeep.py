@@ -41,7 +41,7 @@ class Upkeep:
             await self._by_itself(store.reserve.keep)
             if now >= hello:
                 hello = now + HELLO_EVERY_SECONDS
-                for duty in (self._hello, store.tokens.note_uses, store.log.look, self._retain):
+                for duty in (self._hello, self._end_calls, store.tokens.note_uses, store.log.look, self._retain):
                     await self._by_itself(duty)
 
     async def _by_itself(self, duty: Callable[[], Awaitable[object]]) -> None:
@@ -54,6 +54,11 @@ class Upkeep:
     async def _hello(self) -> None:
         config = self._parts.config
         await self._parts.store.kernels.hello(self._parts.worker, config.version, config.installation)
+
+    async def _end_calls(self) -> None:
+        """Of models, whose kernel is gone."""
+        if self._parts.spending is not None:
+            await self._parts.spending.sweep()
 
     async def _retain(self) -> None:
         for _ in range(BATCHES):

@@ -6,7 +6,7 @@ Must never ask the driver after a command that ended well: that is the hot path.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -55,6 +55,9 @@ class Watched:
     async def stop(self, grace: float) -> None:
         self._asked = True
         await self._inner.stop(grace)
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        self._inner.on_end(call)
 
     async def outcome(self) -> Outcome:
         """The same object each time."""

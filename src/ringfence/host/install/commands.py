@@ -151,7 +151,7 @@ def serve(
     try:
         if profile not in (None, "default", "production"):
             raise Invalid(f"no profile {profile!r}", remedy="--profile production, or leave it out")
-        wish = Wish(prepare.file_of(config), db, listen, accept, profile == "production", reason, rows)
+        wish = Wish(prepare.file_of(config), db, listen, accept, profile == "production", reason, rows, environment)
         argv, minimal = prepare.serve(_layout(environment), wish)
     except RingfenceError as error:
         return failure(error, as_json=False)

@@ -53,6 +53,7 @@ def examine(settings: Settings, home: Path) -> list[Row]:
         cgroups.row(root),
         hostfacts_server.freeze(root),
         hostfacts_server.oom_score(root),
+        hostfacts_server.server_memory(root),
         hostfacts_server.core_pattern(),
         hostfacts.landlock(),
         hostfacts.pidfs(),

@@ -17,6 +17,7 @@ from pathlib import Path
 from ringfence.host.install.prove_record import Verdict
 from ringfence.host.kernel.errors import Invalid, Unavailable
 from ringfence.host.kernel.settings import ACCEPT, Settings
+from ringfence.host.kernel.settings_egress import loopback_pins
 
 _LOGIN = Path("/proc/self/loginuid")
 _NOBODY_LOGGED_IN = 0xFFFFFFFF
@@ -27,6 +28,15 @@ def needed(settings: Settings, *, production: bool) -> str:
     if production:
         return "profile production"
     return "" if settings.loopback_only else "a listener beyond loopback"
+
+
+def check_pins(settings: Settings, *, production: bool) -> None:
+    """Invalid: a pin of a test would let every box reach what listens on this host alone."""
+    if production and (pins := loopback_pins(settings.egress)):
+        raise Invalid(
+            f"egress.pins leads to this host itself: {', '.join(pins)}",
+            remedy="take it out of [egress] pins, or start without --profile production",
+        )
 
 
 def objection(settings: Settings, verdict: Verdict, config: Path | None = None) -> tuple[str, str]:

@@ -46,6 +46,15 @@ def _lower() -> None:
         file.write(str(OOM_SCORE))
 
 
+def server_memory(root: bool) -> Row:
+    """Who but root can read the server's memory, and with it what the vault holds. An ordinary user owns the user namespace that
+    the server is started in, and with it every right over its processes (user_namespaces(7)); a box has none of them."""
+    if root:
+        return Row("server-memory", True, "recommended", "an account of the server's own, and it is not dumpable")
+    found = "your other programs can read this server's memory, key and state, so all stored credentials; boxes cannot"
+    return Row("server-memory", False, "recommended", found, "run it as root, which gives it an account of its own")
+
+
 def core_pattern(path: Path = Path("/proc/sys/kernel/core_pattern")) -> Row:
     """Whether a crash starts a program of the host's root (core(5)). It is not started for a box's programs, unless one of
     them asks for it by lowering its own limit."""

@@ -10,13 +10,24 @@ import fcntl
 import os
 import struct
 import subprocess
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ringfence.host.install import accounts, atomic, doctor, gate, owned, prove_record, runtime, state, subids
+from ringfence.host.install import (
+    accounts,
+    atomic,
+    doctor,
+    gate,
+    owned,
+    prove_record,
+    runtime,
+    state,
+    subids,
+    vault_keys,
+)
 from ringfence.host.install.layout import ROOT_HOME, Layout
 from ringfence.host.install.runtime import Runtime
 from ringfence.host.install.state import Account, Installation
@@ -25,7 +36,7 @@ from ringfence.host.kernel.settings import Settings
 from ringfence.host.kernel.settings_file import accept_ids, override, parse
 
 MAX_SETTINGS_BYTES = 1 << 20
-BLOCK = 8  # ids of one box; the first block of a range is the server's own
+BLOCK = 8  # ids of one box; the first block of a range is the server's own: the kernel's, the egress template's
 OF_SPAWNER = (  # the others are this package's own: rows of prove, `unproved`
     "no-cgroup",
     "no-cpu-limit",
@@ -51,6 +62,8 @@ class Wish:
     production: bool = False
     reason: str | None = None  # of accepting
     rows: Callable[[], Collection[str]] = tuple  # every id of `prove`, which this package may not ask itself
+    # Of who starts it: keys of the vault may be in it.
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +156,7 @@ def make_state(layout: Layout, settings: Settings) -> Ready:
             notes.append(_account(layout, ids[0]))
         kernel = kernel_of(ids)
         _make_tree(layout, kernel, root)
+        state.make_master_key(layout, kernel)
         installation = state.make_installation(layout, ids)
     else:
         kernel = kernel_of(installation.ids)
@@ -177,15 +191,15 @@ def spawner_config(ready: Ready, copied: Runtime) -> dict[str, Any]:
     first, last = ready.installation.ids
     subuid = subgid = None
     ids = [first + BLOCK, last]
-    kernel = [ready.kernel.uid, ready.kernel.gid]
+    kernel, egress = [ready.kernel.uid, ready.kernel.gid], first + 1
     if mode != "root":
-        kernel, ids = [0, 0], [0, 0]
+        kernel, ids, egress = [0, 0], [0, 0], 0
     if mode == "subuid":
         choice = subids.choose(doctor.my_name(), os.getuid())
         if choice.uids is None or choice.gids is None:
             raise Unavailable(choice.lacks, remedy=choice.remedy)
         subuid, subgid = ([r.start, r.count] for r in (choice.uids, choice.gids))
-        ids = [BLOCK, min(choice.uids.count, choice.gids.count)]
+        ids, egress = [BLOCK, min(choice.uids.count, choice.gids.count)], 1
     return {
         "version": 1,
         "installation": ready.installation.id,
@@ -197,6 +211,7 @@ def spawner_config(ready: Ready, copied: Runtime) -> dict[str, Any]:
         "guest_digest": copied.guest_digest,
         "kernel_uid": kernel[0],
         "kernel_gid": kernel[1],
+        "egress_id": egress,
         "ids": ids,
         "subuid": subuid,
         "subgid": subgid,
@@ -204,6 +219,7 @@ def spawner_config(ready: Ready, copied: Runtime) -> dict[str, Any]:
         "cgroup_parent": settings.cgroup_parent or None,
         "kernel_config": str(ready.layout.kernel_json),
         "disk": settings.disk,
+        "root_ca": settings.egress.root_ca,
         "limits_all": asdict(settings.limits_all),
     }
 
@@ -287,6 +303,7 @@ def serve(layout: Layout, wish: Wish) -> tuple[list[str], dict[str, str]]:
     state.check_place(layout.home, os.geteuid())
     settings = merged(read_settings(wish.config or layout.settings, missing_ok=wish.config is None), wish)
     gate.check_rows(settings.accept, wish.rows)
+    gate.check_pins(settings, production=wish.production)
     verdict = prove_record.verdict(prove_record.read(layout), prove_record.current(settings))
     why, remedy = gate.check(settings, verdict, production=wish.production, config=wish.config)
     settings = replace(gate.recorded(settings, verdict), gate=why, gate_remedy=remedy, accepted_by=gate.who())
@@ -297,6 +314,7 @@ def serve(layout: Layout, wish: Wish) -> tuple[list[str], dict[str, str]]:
         ready = replace(ready, settings=owned.place_script(ready.settings, layout, ready.kernel))
         copied = copy_runtime(ready)
         runtime.prune(layout.runtime, copied.path, layout.boxes)
+        ready = replace(ready, settings=vault_keys.hand_over(ready.settings, wish.environment, ready.kernel))
         write_kernel_json(ready)
         atomic.write_json(layout.spawner_config, spawner_config(ready, copied), mode=0o600)
     argv = launch(copied.site, settings.python, SPAWNER, str(layout.spawner_config))

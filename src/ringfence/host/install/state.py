@@ -130,7 +130,7 @@ def make_home(layout: Layout, owner: int) -> None:
 
 
 def make_tree(layout: Layout, kernel: Account) -> None:
-    """Every folder of the state with its owner and mode, and the vault's keys."""
+    """Every folder of the state with its owner and mode, and the key of the audit."""
     me = Account(os.geteuid(), os.getegid())
     for name, owner, mode in (
         ("db", kernel, 0o700),
@@ -141,8 +141,13 @@ def make_tree(layout: Layout, kernel: Account) -> None:
         ("runtime", me, 0o755),
     ):
         _folder(layout.home / name, owner, mode)
-    _key(layout.master_key, kernel, "stored credentials cannot be read")
     _key(layout.audit_key, kernel, "the audit of before cannot be verified (ringfence audit verify)")
+
+
+def make_master_key(layout: Layout, kernel: Account) -> None:
+    """With the installation, and never again: in the place of a lost one a new one would open nothing that is stored, and
+    say so to nobody. A server without it starts with a sealed vault."""
+    atomic.create(layout.master_key, secrets.token_bytes(KEY_BYTES), mode=0o600, owner=(kernel.uid, kernel.gid))
 
 
 def _folder(path: Path, owner: Account, mode: int) -> None:

@@ -60,6 +60,16 @@ class Action(StrEnum):
     GATE_ANSWER = "gate.answer"
     STATUS = "status"
     AUDIT_READ = "audit.read"
+    SECRET_SEE = "secret.see"  # that it is there, and where it may be used; its value nobody ever sees
+    SECRET_CHANGE = "secret.change"  # store, revoke, grant, bind
+    SECRET_MOUNT = "secret.mount"  # have it in clear in the box
+    SECRET_ALL = "secret.all"  # those of a tenant and its users
+    SECRET_TENANT = "secret.tenant"  # change the tenant's own
+    EGRESS_SEE = "egress.see"  # rules, what they come to, and what went out
+    EGRESS_CHANGE = "egress.change"  # a user's rules
+    EGRESS_LAYER = "egress.layer"  # see the rules of a tenant, or of the installation, by themselves
+    EGRESS_LAYER_CHANGE = "egress.layer_change"
+    VAULT = "vault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,7 @@ class Rule:
 
 
 _S, _W, _M, _G, _O = Relation.SELF, Relation.OWNER, Relation.MEMBER, Relation.GLASS, Relation.OPERATOR
+_ALL_OTHERS = (_S, Relation.STRANGER)  # of what is the operators', and no secret
 
 
 def _rule(*allowed: Relation, changes: bool = False, recorded: bool = False, told: tuple[Relation, ...] = ()) -> Rule:
@@ -106,7 +117,18 @@ RULES: dict[Action, Rule] = {
     Action.GATE_DETAIL: _rule(_S, _W, told=(_O,)),
     Action.GATE_ANSWER: _rule(_S, _W, changes=True, told=(_O,)),  # every one is recorded: engine/gates.py
     Action.STATUS: _rule(_S, _M, _O),
-    Action.AUDIT_READ: _rule(_O, told=(_S, Relation.STRANGER)),  # looking at it is no act of its own: it would fill it
+    Action.AUDIT_READ: _rule(_O, told=_ALL_OTHERS),  # looking at it is no act of its own: it would fill it
+    # Whatever changes one of these is recorded, whoever does it: engine/secrets.py, egress_rules.py, vaults.py.
+    Action.SECRET_SEE: _rule(_S, _W, _O),
+    Action.SECRET_CHANGE: _rule(_S, _O, changes=True, told=(_W,)),
+    Action.SECRET_MOUNT: _rule(_S, changes=True, told=(_W, _O)),
+    Action.SECRET_ALL: _rule(_O, told=_ALL_OTHERS),
+    Action.SECRET_TENANT: _rule(_O, changes=True, told=_ALL_OTHERS),
+    Action.EGRESS_SEE: _rule(_S, _W, _O),
+    Action.EGRESS_CHANGE: _rule(_S, _W, _O, changes=True),  # the owner too: a yes to a hold may become a rule
+    Action.EGRESS_LAYER: _rule(_O, told=_ALL_OTHERS),
+    Action.EGRESS_LAYER_CHANGE: _rule(_O, changes=True, told=_ALL_OTHERS),
+    Action.VAULT: _rule(_O, changes=True, told=_ALL_OTHERS),
 }
 
 

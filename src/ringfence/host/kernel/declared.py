@@ -37,7 +37,7 @@ class Webhook:
 def webhooks(value: object) -> tuple[Webhook, ...]:
     """ValueError: what is allowed."""
     known = {"name": _name, "url": url, "secret_file": _file, "lookup_url": url}
-    found = tuple(Webhook(**_fields(raw, known, known)) for raw in _tables(value, MAX_WEBHOOKS, "webhook"))
+    found = tuple(Webhook(**fields_of(raw, known, known)) for raw in tables_of(value, MAX_WEBHOOKS, "webhook"))
     names = [each.name for each in found]
     if len(set(names)) != len(names):
         raise ValueError("of different names")
@@ -46,11 +46,11 @@ def webhooks(value: object) -> tuple[Webhook, ...]:
 
 def rules(value: object) -> tuple[Rule, ...]:
     """ValueError: what is allowed."""
-    return tuple(_rule(raw) for raw in _tables(value, MAX_RULES, "policy"))
+    return tuple(_rule(raw) for raw in tables_of(value, MAX_RULES, "policy"))
 
 
 def _rule(raw: Mapping[str, Any]) -> Rule:
-    said = _fields(raw, _RULE, ("tool", "answer"))
+    said = fields_of(raw, _RULE, ("tool", "answer"))
     owed = {name: said[name] for name in ("redact", "cap_bytes", "notify_owner", "expire_seconds") if name in said}
     rule = Rule(said["tool"], said["answer"], said.get("where", ()), Obligations(**owed))
     check_rule(rule)
@@ -62,15 +62,17 @@ def rule_from_json(raw: Mapping[str, Any]) -> Rule:
     return Rule(raw["tool"], Verdict(raw["answer"]), tuple(raw["where"].items()), Obligations.from_json(raw))
 
 
-def _tables(value: object, most: int, name: str) -> list[Mapping[str, Any]]:
+def tables_of(value: object, most: int, name: str) -> list[Mapping[str, Any]]:
+    """The tables [[name]]. ValueError: what is allowed."""
     if not isinstance(value, list | tuple) or not all(isinstance(each, Mapping) for each in value) or len(value) > most:
         raise ValueError(f"at most {most} tables [[{name}]]")
     return list(value)
 
 
-def _fields(
+def fields_of(
     raw: Mapping[str, Any], known: Mapping[str, Callable[[object], Any]], needed: Iterable[str]
 ) -> dict[str, Any]:
+    """What stands in a table, each field checked by its function of `known`. ValueError: what is allowed."""
     for name in raw:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1, 0.5)

@@ -1,61 +1,19 @@
-"""Settings without what is secret in them: the password of the database, and the query of a URL, which may hold a token.
+"""Settings without what is secret in them: the password of the database, and the query of a URL, which may hold a
+token.
 
-Pure. Whatever prints a setting, an error about one, or a line of the log, shows these forms. It must work on what is no URL
-at all: a password with a character that has to be escaped is the most likely reason why an address is refused.
+Pure. Whatever prints settings, or a line of the log, shows these forms.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from urllib.parse import parse_qsl, unquote
 
+from ringfence.host.kernel.hidden_values import MARK, shown_url
 from ringfence.host.kernel.settings import Settings
 
-MARK = "…"  # in the place of a password; no URL has it
-QUERY = "?(hidden)"
 SHORTEST = 4  # characters: what is shorter is in half of the words of a log, and no secret that anybody could keep
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*\Z", re.I)
-_NO_PORT = re.compile(r"[^:/?#]+:(?!\d*(?:[/?#]|\Z))")
-_WHOLE = re.compile(r"([a-z][a-z0-9+.-]*)://([^:/?#@]*)(:[^/?#@]*)?@([^/?#@]*(?:/[^?#@]*)?)(\?.*)?\Z", re.I | re.S)
-
-
-def shown_url(url: str) -> str:
-    """`postgresql://user:…@host/db?(hidden)`. Of what is no whole URL less is left."""
-    if url.startswith("sqlite:///"):
-        return url  # a path
-    whole = _WHOLE.match(url)
-    if whole is not None:
-        scheme, user, password, rest, query = whole.groups()
-        return f"{scheme}://{user}{':' + MARK if password else ''}@{rest}{QUERY if query else ''}"
-    scheme, there, rest = url.partition("://")
-    if not there or not _SCHEME.match(scheme):
-        scheme, there, rest = "", "", url
-    who, at, behind = rest.rpartition("@")
-    if at:
-        rest = f"{re.split(r'[:/?#@]', who, maxsplit=1)[0]}:{MARK}@{behind}"
-    elif _NO_PORT.match(rest):  # a password without a host behind it
-        rest = f"{rest.partition(':')[0]}:{MARK}"
-    rest, asked, _ = rest.partition("?")
-    return f"{scheme}{there}{rest}{QUERY if asked else ''}"
-
-
-def shown_value(name: str, value: object) -> str:
-    """A value of ringfence.toml in an error about it."""
-    if name == "database":
-        return repr(shown_url(value)) if isinstance(value, str) else repr(value)
-    if name != "webhook":
-        return repr(value)
-    if not isinstance(value, list | tuple):
-        return type(value).__name__
-    return repr([_table(each) for each in value])
-
-
-def _table(value: object) -> object:
-    if not isinstance(value, Mapping):
-        return type(value).__name__
-    return {name: shown_url(one) if isinstance(one, str) else type(one).__name__ for name, one in value.items()}
 
 
 def shown(settings: Settings) -> Settings:
@@ -63,7 +21,16 @@ def shown(settings: Settings) -> Settings:
     hooks = tuple(
         replace(hook, url=shown_url(hook.url), lookup_url=shown_url(hook.lookup_url)) for hook in settings.webhook
     )
-    return replace(settings, database=shown_url(settings.database), webhook=hooks)
+    vault = replace(
+        settings.vault, key=_shown_source(settings.vault.key), old=tuple(map(_shown_source, settings.vault.old))
+    )
+    return replace(settings, database=shown_url(settings.database), webhook=hooks, vault=vault)
+
+
+def _shown_source(source: str) -> str:
+    """A program's arguments may be a token of a secret store."""
+    program, _, arguments = source.partition(" ")
+    return f"{program} {MARK}" if source.startswith("command:") and arguments else source
 
 
 def secrets_of(settings: Settings) -> tuple[str, ...]:

@@ -44,6 +44,9 @@ class Kernels(Protocol):
     async def bye(self, worker: str) -> None:
         """Idempotent."""
 
+    async def generation(self) -> int:
+        """Of the store: 1, and one more with each restore."""
+
 
 def in_the_way(kernels: Sequence[Kernel], now: datetime, revision: str) -> list[Kernel]:
     """Those that may be at work and do not know `revision`, a contraction: it would take away what they need."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ringfence.host.kernel.auditing import Audit
 from ringfence.host.kernel.boxes import BoxKind, DiskUse, Limits, Observed
@@ -19,7 +19,11 @@ from ringfence.host.kernel.ids import BoxId, RunId, TenantId, ThreadId, TurnId, 
 from ringfence.host.kernel.journal import Blobs, Steps
 from ringfence.host.kernel.kernels import Kernels
 from ringfence.host.kernel.ledger import Effects, Gates
+from ringfence.host.kernel.models.ports import Caller, ModelUsage
 from ringfence.host.kernel.onward import Onward
+from ringfence.host.kernel.outward.ports import Credentials, EgressRules, Invocations
+from ringfence.host.kernel.outward.renewals import Renewals
+from ringfence.host.kernel.outward.rolls import Rolls
 from ringfence.host.kernel.reads import Reads
 from ringfence.host.kernel.registry import Boxes, Tenants, Tokens, Users
 from ringfence.host.kernel.retention import Log, Reserve, Retention
@@ -216,6 +220,18 @@ class Store(Protocol):
     @property
     def events(self) -> Events: ...
     @property
+    def credentials(self) -> Credentials: ...
+    @property
+    def renewals(self) -> Renewals: ...
+    @property
+    def egress_rules(self) -> EgressRules: ...
+    @property
+    def rolls(self) -> Rolls: ...
+    @property
+    def invocations(self) -> Invocations: ...
+    @property
+    def model_usage(self) -> ModelUsage: ...
+    @property
     def reads(self) -> Reads: ...
     @property
     def audit(self) -> Audit: ...
@@ -388,6 +404,9 @@ class Command(Protocol):
     async def close_stdin(self) -> None: ...
     async def signal(self, number: int) -> None: ...
     async def stop(self, grace: float) -> None: ...
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Called once, before anybody is told of the outcome; at once if it has ended."""
+
     async def outcome(self) -> Outcome: ...
     async def release(self) -> None:
         """The outcome is safe elsewhere: the guest may forget it. Idempotent."""
@@ -454,7 +473,7 @@ class ModelReply:
 
 
 class Model(Protocol):
-    """One provider. Unavailable; Refused; Failed."""
+    """One provider. Unavailable; Refused; Failed; Exhausted: its caller has no budget left."""
 
     @property
     def window(self) -> int:
@@ -468,3 +487,12 @@ class Model(Protocol):
     ) -> ModelReply:
         """`tools`: {"name", "description", "parameters" (JSON Schema)}. `on_delta` is called with each piece of text
         as it comes; together they are the reply's text."""
+
+
+@runtime_checkable
+class ModelFor(Protocol):
+    """A provider whose calls are counted for whoever makes them."""
+
+    @property
+    def window(self) -> int: ...
+    def of(self, caller: Caller) -> Model: ...

@@ -19,6 +19,9 @@ class Tenants(Protocol):
 
     async def add(self, name: str) -> Tenant: ...
     async def get(self, name: str) -> Tenant: ...
+    async def gone(self, name: str) -> Tenant:
+        """The removed one that had that name last."""
+
     async def all(self) -> list[Tenant]: ...
     async def remove(self, name: str) -> None:
         """Conflict while it has users."""

@@ -15,7 +15,7 @@ class Keep:
     """Days; 0 = for ever."""
 
     events_days: int = 0  # of threads; a cut thread says from which cursor on it is kept
-    runs_days: int = 0  # steps, checkpoints and blobs of runs that have ended
+    runs_days: int = 0  # steps, checkpoints and blobs of runs that have ended; which command had which way out
     audit_days: int = 0
     keys_days: int = 7  # idempotency keys (architecture.md section 7); never 0
 

@@ -11,11 +11,14 @@ from typing import Any
 from ringfence.host.kernel.boxes import Limits, LimitsAll, Rates
 from ringfence.host.kernel.declared import Webhook, rule_from_json
 from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.models.upstreams import RESERVED, Upstream, budgets_from_json, upstream_from_json
+from ringfence.host.kernel.models.usage import BudgetLimits
 from ringfence.host.kernel.policy import Rule
 from ringfence.host.kernel.retention import Keep
+from ringfence.host.kernel.settings_egress import EgressSettings
+from ringfence.host.kernel.vault_keys import VaultKeys
 
 MODES = ("auto", "root", "subuid", "shared")
-MODELS = ("scripted",)
 DISKS = ("auto", "image", "quota", "accounting")
 # What a host may be unable to enforce, and what accepting that means. Beside these, `accept` takes the id of a row of
 # `ringfence prove` that is open.
@@ -46,10 +49,12 @@ class Settings:
     database: str = ""  # SQLAlchemy URL without a driver; "" = SQLite below home
     listen: tuple[str, int] | None = ("127.0.0.1", 8377)
     domain: str = ""
-    model: str = "scripted"
+    model: str = RESERVED  # of the native loop: that, or an alias of model_upstream
     script: str = ""  # path of the scripted provider's file; "" = none
     model_window: int = 200_000  # tokens
     model_timeout_seconds: int = 600
+    model_upstream: tuple[Upstream, ...] = ()
+    model_budget: BudgetLimits = field(default_factory=BudgetLimits)
     run_soft_seconds: int = 10_800  # 3 h; 0 = none
     run_hard_seconds: int = 14_400  # 4 h: an hour to come to an end; 0 = none
     mode: str = "auto"
@@ -69,6 +74,9 @@ class Settings:
     limits_all: LimitsAll = field(default_factory=LimitsAll)
     rates: Rates = field(default_factory=Rates)
     retention: Keep = field(default_factory=Keep)
+    vault: VaultKeys = field(default_factory=VaultKeys)
+    egress: EgressSettings = field(default_factory=EgressSettings)
+    handed: str = ""  # where the keys are that `serve` read for us; found, not set
     webhook: tuple[Webhook, ...] = ()
     policy: tuple[Rule, ...] = ()
 
@@ -92,6 +100,7 @@ class Settings:
         raw = asdict(self)
         raw["listen"] = list(self.listen) if self.listen else None
         raw["accept"], raw["open"] = list(self.accept), list(self.open)
+        raw["model_upstream"] = list(raw["model_upstream"])
         raw["webhook"], raw["policy"] = list(raw["webhook"]), [rule.to_json() for rule in self.policy]
         return raw
 
@@ -110,9 +119,13 @@ class Settings:
             known["limits"] = Limits(**known.get("limits", {}))
             known["limits_all"] = LimitsAll(**known.get("limits_all", {}))
             known["rates"] = Rates(**known.get("rates", {}))
+            known["model_upstream"] = tuple(upstream_from_json(each) for each in known.get("model_upstream", ()))
+            known["model_budget"] = budgets_from_json(known.get("model_budget", {}))
             known["webhook"] = tuple(Webhook(**each) for each in known.get("webhook", ()))
             known["policy"] = tuple(rule_from_json(each) for each in known.get("policy", ()))
             known["retention"] = Keep(**known.get("retention", {}))
+            known["egress"] = EgressSettings.from_json(known.get("egress", {}))
+            known["vault"] = VaultKeys.from_json(known.get("vault", {}))
             return cls(**known)
         except (AttributeError, TypeError, ValueError) as error:
             raise Invalid(f"these are no settings: {error}", remedy="start the server again") from error

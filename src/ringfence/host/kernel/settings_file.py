@@ -11,34 +11,30 @@ import ipaddress
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from ringfence.host.kernel.boxes import Limits, LimitsAll, Rates
 from ringfence.host.kernel.declared import rules, webhooks
 from ringfence.host.kernel.errors import Invalid
-from ringfence.host.kernel.hidden import MARK, QUERY, shown_value
+from ringfence.host.kernel.hidden_values import MARK, QUERY, shown_value
 from ringfence.host.kernel.matchable import strange_place
+from ringfence.host.kernel.models.usage import BudgetLimits
 from ringfence.host.kernel.retention import Keep
-from ringfence.host.kernel.settings import ACCEPT, DISKS, MODELS, MODES, Settings, is_row, user_runs
+from ringfence.host.kernel.settings import ACCEPT, DISKS, MODES, Settings, is_row, user_runs
+from ringfence.host.kernel.settings_egress import EGRESS, EgressSettings
+from ringfence.host.kernel.settings_key import LIST, Key
+from ringfence.host.kernel.settings_models import BUDGETS, MODEL, UPSTREAMS, check_model
+from ringfence.host.kernel.settings_vault import VAULT
 from ringfence.host.kernel.sizes import rate, size_text, size_within
+from ringfence.host.kernel.vault_keys import VaultKeys
 
 DAY = 86_400
 MAX_RUN_SECONDS = 30 * DAY
 _HOST = re.compile(r"[a-z0-9]([a-z0-9-]{0,62})(\.[a-z0-9-]{1,63})*\Z")
 MAX_REASON = 500  # characters
 _DATABASES = ("sqlite:///", "postgresql://")
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key of the file. `check` gives the value as it is kept, or raises ValueError with what is allowed."""
-
-    name: str  # `limits.memory` is `memory` in the table [limits]
-    kind: str  # for people
-    allowed: str
-    says: str
-    check: Callable[[object], Any]
 
 
 def _text(value: object) -> str:
@@ -129,29 +125,33 @@ def _reason(value: object) -> str:
 
 
 # The spawner has the same bounds and the last word (spawner/protocol.py BOUNDS); a test holds the two together.
-LIMIT_BOUNDS: dict[str, tuple[int, int]] = {
-    "memory": (96 << 20, 1 << 50),
-    "pids": (32, 65536),
-    "cpu_milli": (50, 1_024_000),
-    "nofile": (256, 1 << 20),
-    "fsize": (1 << 20, 1 << 50),
-    "shm": (1 << 20, 1 << 45),
-    "run": (1 << 20, 1 << 40),
-    "disk": (32 << 20, 1 << 43),
-    "inodes": (1024, 1 << 31),
-}
-_LIMIT_SAYS = {
-    "memory": "memory of a box, swap included",
-    "pids": "processes and threads of a box",
-    "cpu_milli": "CPU time of a box in thousandths of a core",
-    "nofile": "open files of a process (hard limit)",
-    "fsize": "largest file that a process may write",
-    "shm": "/dev/shm of a box",
-    "run": "/run of a box",
-    "disk": "home, workspace and tmp of a box together",
-    "inodes": "files, folders and links in them, 1 for each 4 KiB of the disk at most; a disk image is made for so many, "
-    "and they grow with it",
-}
+LIMIT_BOUNDS: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        "memory": (96 << 20, 1 << 50),
+        "pids": (32, 65536),
+        "cpu_milli": (50, 1_024_000),
+        "nofile": (256, 1 << 20),
+        "fsize": (1 << 20, 1 << 50),
+        "shm": (1 << 20, 1 << 45),
+        "run": (1 << 20, 1 << 40),
+        "disk": (32 << 20, 1 << 43),
+        "inodes": (1024, 1 << 31),
+    }
+)
+_LIMIT_SAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "memory": "memory of a box, swap included",
+        "pids": "processes and threads of a box",
+        "cpu_milli": "CPU time of a box in thousandths of a core",
+        "nofile": "open files of a process (hard limit)",
+        "fsize": "largest file that a process may write",
+        "shm": "/dev/shm of a box",
+        "run": "/run of a box",
+        "disk": "home, workspace and tmp of a box together",
+        "inodes": "files, folders and links in them, 1 for each 4 KiB of the disk at most; a disk image is made for so many, "
+        "and they grow with it",
+    }
+)
 SIZES = ("memory", "fsize", "shm", "run", "disk")
 
 
@@ -168,15 +168,19 @@ def _limit_key(name: str) -> Key:
     return Key(f"limits.{name}", "whole number", f"{low} to {high}", _LIMIT_SAYS[name], _whole(low, high))
 
 
-_ALL_SAYS = {
-    "memory": "memory of all boxes together; 0 = all but max(1 GiB, 10 %) of the host's",
-    "pids": "processes and threads of all boxes together; 0 = 3/4 of what the host allows",
-    "cpu_milli": "CPU time of all boxes together, in thousandths of a core; 0 = all but 0.2 core",
-}
+_ALL_SAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "memory": "memory of all boxes together; 0 = all but max(1 GiB, 10 %) of the host's",
+        "pids": "processes and threads of all boxes together; 0 = 3/4 of what the host allows",
+        "cpu_milli": "CPU time of all boxes together, in thousandths of a core; 0 = all but 0.2 core",
+    }
+)
 
 
 # What one box needs; of the CPU 1 ms in each 100 ms, the least quota that the kernel takes (sched/core.c, both versions).
-_ALL_LEAST = {"memory": LIMIT_BOUNDS["memory"][0], "pids": LIMIT_BOUNDS["pids"][0], "cpu_milli": 10}
+_ALL_LEAST: Mapping[str, int] = MappingProxyType(
+    {"memory": LIMIT_BOUNDS["memory"][0], "pids": LIMIT_BOUNDS["pids"][0], "cpu_milli": 10}
+)
 
 
 def _zero_or(check: Callable[[object], int], zeros: tuple[object, ...]) -> Callable[[object], int]:
@@ -200,12 +204,14 @@ def _limit_all_key(name: str) -> Key:
     return Key(f"limits_all.{name}", "whole number", f"0, {low} to {high}", _ALL_SAYS[name], check)
 
 
-_RETENTION_SAYS = {
-    "events_days": "days that a thread's events are kept; messages and replies stay; 0 = for ever",
-    "runs_days": "days that steps, checkpoints and blobs of a run are kept after its end; 0 = for ever",
-    "audit_days": "days that records of the audit are kept; 0 = for ever",
-    "keys_days": "days that an idempotency key stands for its message",
-}
+_RETENTION_SAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "events_days": "days that a thread's events are kept; messages and replies stay; 0 = for ever",
+        "runs_days": "days that steps, checkpoints and blobs of a run are kept after its end; 0 = for ever",
+        "audit_days": "days that records of the audit are kept; 0 = for ever",
+        "keys_days": "days that an idempotency key stands for its message",
+    }
+)
 MAX_DAYS = 36_500
 
 
@@ -215,8 +221,7 @@ def _retention_key(name: str) -> Key:
     return Key(f"retention.{name}", "whole number", allowed, _RETENTION_SAYS[name], _whole(low, MAX_DAYS))
 
 
-LIST = "list of tables"
-TABLES = ("limits", "limits_all", "rates", "retention")
+TABLES = ("egress", "limits", "limits_all", "model_budget", "rates", "retention", "vault")
 KEYS: tuple[Key, ...] = (
     Key(
         "database",
@@ -229,7 +234,7 @@ KEYS: tuple[Key, ...] = (
         "listen", "address:port", '"127.0.0.1:8377", "off"', "where people and programs reach the API by token", _listen
     ),
     Key("domain", "host name", "lower case", "a further name in the Host header that the API answers to", _domain),
-    Key("model", "name", ", ".join(MODELS), "the model provider; `scripted` is none and says so", _one_of(*MODELS)),
+    MODEL,
     Key(
         "script",
         "path",
@@ -301,6 +306,7 @@ KEYS: tuple[Key, ...] = (
     ),
     *(_limit_key(name) for name in LIMIT_BOUNDS),
     *(_limit_all_key(name) for name in _ALL_SAYS),
+    *BUDGETS,
     Key(
         "rates.output",
         "size",
@@ -316,6 +322,9 @@ KEYS: tuple[Key, ...] = (
         _whole(1, 1000),
     ),
     *(_retention_key(name) for name in _RETENTION_SAYS),
+    *VAULT,
+    *EGRESS,
+    UPSTREAMS,
     Key(
         "webhook",
         LIST,
@@ -394,10 +403,13 @@ def parse(text: str, *, source: str = "ringfence.toml") -> Settings:
             tables[table][inner] = value
     settings = Settings(
         **{n: v for n, v in values.items() if "." not in n},
+        egress=EgressSettings(**tables["egress"]),
         limits=Limits(**tables["limits"]),
         limits_all=LimitsAll(**tables["limits_all"]),
+        model_budget=BudgetLimits(**tables["model_budget"]),
         rates=Rates(**tables["rates"]),
         retention=Keep(**tables["retention"]),
+        vault=VaultKeys(**tables["vault"]),
     )
     return _together(settings, source)
 
@@ -419,6 +431,7 @@ def _together(settings: Settings, source: str) -> Settings:
             value=str(soft),
             allowed=f"0 to {hard}",
         )
+    check_model(settings, source)
     names = [hook.name for hook in settings.webhook]
     number, name = strange_place(settings.policy, names)
     if number:

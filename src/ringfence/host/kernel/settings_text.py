@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from ringfence.host.kernel.declared import Webhook
+from ringfence.host.kernel.models.upstreams import Upstream, as_table
+from ringfence.host.kernel.models.usage import units
 from ringfence.host.kernel.policy import Rule
 from ringfence.host.kernel.settings import ACCEPT, Settings
-from ringfence.host.kernel.settings_file import KEYS, LIST, SIZES
+from ringfence.host.kernel.settings_file import KEYS, SIZES
+from ringfence.host.kernel.settings_key import LIST, MONEY
 from ringfence.host.kernel.sizes import size_text
 
 
@@ -39,14 +42,18 @@ def values(settings: Settings) -> dict[str, object]:
             value = f"{host}:{value[1]}" if value else "off"
         elif table and name in SIZES:
             value = size_text(value)
+        elif key.kind == MONEY:
+            value = units(value)
         elif key.kind == LIST:
             value = tuple(_table(item) for item in value)
         flat[key.name] = value
     return flat
 
 
-def _table(item: Rule | Webhook) -> dict[str, object]:
+def _table(item: Rule | Webhook | Upstream) -> dict[str, object]:
     """Its keys as one writes them; those that say nothing are left out."""
+    if isinstance(item, Upstream):
+        return as_table(item)
     fields = item.to_json() if isinstance(item, Rule) else asdict(item)
     kept = {key: tuple(one) if isinstance(one, list) else one for key, one in fields.items()}
     return {key: one for key, one in kept.items() if one not in _LEFT_OUT}
@@ -90,8 +97,8 @@ def as_markdown() -> str:
             "One file: `ringfence.toml` in the state directory, or the one that `serve --config FILE` names. Every key has a",
             "default, so an empty file is a whole one. An unknown key is an error that names the nearest known one.",
             "`ringfence config check` tries a file, `ringfence config show` prints the settings in force. Keys with a dot stand in",
-            "the tables `[limits]`, `[limits_all]`, `[rates]` and `[retention]`. A size is a whole number of bytes or a string",
-            "such as `512MiB`.",
+            "the tables `[egress]`, `[limits]`, `[limits_all]`, `[model_budget]`, `[rates]`, `[retention]` and `[vault]`. A size is",
+            "a whole number of bytes or a string such as `512MiB`.",
             "",
             "This page is generated from the table in `src/ringfence/host/kernel/settings_file.py`; a test holds them together.",
             "",

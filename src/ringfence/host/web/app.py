@@ -14,12 +14,14 @@ from ringfence.host.web import (
     exec_stream,
     routes_audit,
     routes_boxes,
+    routes_egress,
     routes_exec,
     routes_files,
     routes_gates,
     routes_messages,
     routes_people,
     routes_runs,
+    routes_secrets,
     routes_threads,
 )
 from ringfence.host.web.acknowledging import Acknowledging
@@ -73,6 +75,8 @@ def make_app(
         routes_runs,
         routes_gates,
         routes_audit,
+        routes_secrets,
+        routes_egress,
     ):
         app.include_router(module.router)
     return app

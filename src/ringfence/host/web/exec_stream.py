@@ -67,7 +67,12 @@ async def _serve(socket: WebSocket, actor: Actor, tenant: str, user: str) -> Non
     presence = engine_of(socket).people.presence(actor)
     try:
         command = await engine_of(socket).commands.run(actor, tenant, user, wanted)
-        end = await _Exchange(socket, command, wanted, presence).run()
+        try:
+            end = await _Exchange(socket, command, wanted, presence).run()
+        except Exception:  # not when the server ends: the command goes on
+            await command.stop(GRACE_SECONDS)
+            await command.release()
+            raise
         await _last(socket, command, end, presence)
     finally:
         presence.close()

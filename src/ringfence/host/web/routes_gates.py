@@ -8,9 +8,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from ringfence.host.kernel.outward.spelled import rule_to_json
+from ringfence.host.kernel.policy import WALL
+from ringfence.host.kernel.shown import call_text, oddities
 from ringfence.host.web.login import CurrentActor, CurrentEngine, KnownFirst
 from ringfence.host.web.names import Name
 from ringfence.host.web.ports import GateRow, GateView
+from ringfence.host.web.ports_outward import HoldView
 from ringfence.host.web.shapes import Request, Text
 
 router = APIRouter(prefix="/v1", route_class=KnownFirst, tags=["gates"])
@@ -97,6 +101,49 @@ def _fields(view: GateRow) -> dict[str, Any]:
     )
 
 
+HOLD = "hld_"  # how the ids of holds begin
+
+
+def _named(view: HoldView) -> dict[str, str]:
+    """Of the request that `once` is for, what its rule does not say."""
+    return {"query": view.hold.query} if view.hold.query else {}
+
+
+def held(view: HoldView) -> GateShape:
+    """A held connection as a gate: it belongs to a box, and maybe to a run, but to no step."""
+    noun, rule = view.hold, None if view.rule is None else rule_to_json(view.rule)
+    waits = not view.answer
+    return GateShape(
+        gate=noun.id,
+        kind="hold",
+        state="open" if waits else "denied" if view.answer == "deny" else "allowed",
+        reason="",
+        tenant=view.tenant,
+        user=view.user,
+        answerer=view.answerer,
+        thread="",
+        turn="",
+        run=noun.who.run or "",
+        n=0,
+        tool="egress",
+        shown={} if rule is None else {"host": rule["host"], "waiting": noun.waiting, **_named(view)},
+        obligations={},
+        equal=0,
+        wall=True,
+        means=WALL,
+        answers=["once", "always", "deny"] if waits else [],
+        answer=view.answer or None,
+        answered_by=None,
+        answered_via="",
+        created_at=noun.asked_at,
+        expires_at=None,
+        answered_at=None,
+        used_at=None,
+        call=None if rule is None else call_text("egress", rule),
+        odd=[] if rule is None else oddities("egress", rule),
+    )
+
+
 @router.get("/tenants/{tenant}/gates")
 async def gates(
     engine: CurrentEngine,
@@ -106,17 +153,26 @@ async def gates(
     run: Annotated[str | None, Query(max_length=200)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> GateList:
-    """Newest first: one's own and those that are one's to answer. Without `state`: the open ones. The call is in `show` alone."""
-    found = await engine.gates.ls(actor, tenant, state or [], run, limit)
-    return GateList(gates=[GateRowShape(**_fields(each)) for each in found])
+    """Newest first: one's own and those that are one's to answer, connections that are held before the others. Without
+    `state`: the open ones. The call is in `show` alone."""
+    found = [GateRowShape(**_fields(each)) for each in await engine.gates.ls(actor, tenant, state or [], run, limit)]
+    if not state or "open" in state:
+        holds = [held(each).model_dump() for each in await engine.holds.ls(actor, tenant, run, limit)]
+        found = [*(GateRowShape(**each) for each in holds), *found][:limit]
+    return GateList(gates=found)
 
 
 @router.get("/gates/{gate}")
 async def gate_show(engine: CurrentEngine, actor: CurrentActor, gate: Name) -> GateShape:
+    if gate.startswith(HOLD):
+        return held(await engine.holds.show(actor, gate))
     return shaped(await engine.gates.show(actor, gate))
 
 
 @router.post("/gates/{gate}/answer")
 async def gate_answer(engine: CurrentEngine, actor: CurrentActor, gate: Name, said: GateAnswered) -> GateShape:
-    """Durable when it is answered; the run goes on. The same answer again is one. 409: another answer, expired, cancelled."""
+    """Durable when it is answered; the run goes on. The same answer again is one. 409: another answer, expired, cancelled. Of
+    a hold: `once`, `always` (the rule is added) or `deny`; what was answered is not there any more."""
+    if gate.startswith(HOLD):
+        return held(await engine.holds.answer(actor, gate, said.answer))
     return shaped(await engine.gates.answer(actor, gate, said.answer, said.key))

@@ -38,7 +38,8 @@ async def user_add(engine: CurrentEngine, actor: CurrentActor, tenant: Name, new
 
 @router.get("/{tenant}/users/{user}")
 async def user_show(engine: CurrentEngine, actor: CurrentActor, tenant: Name, user: Name) -> shapes.UserShape:
-    return shaping.user(await engine.people.user(actor, tenant, user))
+    found = await engine.people.user(actor, tenant, user)
+    return shaping.user(found, await engine.people.models_used(found))
 
 
 @router.delete("/{tenant}/users/{user}", status_code=204)

@@ -85,6 +85,7 @@ class UserShape(BaseModel):
     owner: str | None = Field(description="user id of the person who answers for it")
     disabled: bool
     created_at: datetime
+    models: dict[str, Any] | None = Field(None, description="what calls of models used in this period, and the limits")
 
 
 class UserList(BaseModel):
@@ -145,6 +146,9 @@ class BoxShape(BaseModel):
     )
     generation: int
     weak: list[str]
+    mounted: list[str] = Field(description="credentials that its commands have in clear")
+    injected: list[str] = Field(description="credentials that any process of it spends by asking their host")
+    egress: dict[str, Any] = Field(description="its way out; empty: it has none")
 
 
 class BoxList(BaseModel):
@@ -340,6 +344,7 @@ class RunShape(BaseModel):
     started_at: datetime | None
     ended_at: datetime | None
     steps: list[StepShape] | None = None
+    models: dict[str, Any] | None = None  # what its calls of models used, and the limits
 
 
 class RunList(BaseModel):

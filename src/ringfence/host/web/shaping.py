@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from typing import Any
 
 from ringfence.host.kernel.errors import Invalid
@@ -37,7 +38,7 @@ def tenant(noun: Tenant) -> shapes.TenantShape:
     return shapes.TenantShape(id=noun.id, name=noun.name, created_at=noun.created_at)
 
 
-def user(noun: User) -> shapes.UserShape:
+def user(noun: User, models: Mapping[str, Any] | None = None) -> shapes.UserShape:
     return shapes.UserShape(
         id=noun.id,
         name=noun.name,
@@ -46,6 +47,7 @@ def user(noun: User) -> shapes.UserShape:
         owner=noun.owner,
         disabled=noun.disabled,
         created_at=noun.created_at,
+        models=None if models is None else dict(models),
     )
 
 
@@ -89,6 +91,9 @@ def box(view: BoxView) -> shapes.BoxShape:
         effective=dict(view.effective),
         from_next_start=list(view.from_next_start),
         weak=list(view.weak),
+        mounted=list(view.mounted),
+        injected=list(view.injected),
+        egress=dict(view.egress),
         **fields,
     )
 
@@ -210,4 +215,5 @@ def run(view: RunView, *, steps: bool) -> shapes.RunShape:
         started_at=noun.started_at,
         ended_at=noun.ended_at,
         steps=[_step(each) for each in view.steps] if steps else None,
+        models=dict(view.models) if steps and view.models is not None else None,
     )
