@@ -11,8 +11,6 @@ from ringfence.prove import copied
 from ringfence.prove.drill_breaks import BREAKS
 from ringfence.prove.drills import DRILLS, Drills
 from ringfence.prove.rows_drills import rows
-from ringfence.prove.run import run_row
-from ringfence.prove.stage import Stage
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +43,6 @@ def test_every_drill_is_a_row() -> None:
     found = rows()
     assert [row.id for row in found] == [f"D-{n}" for n in range(1, 8)]
     assert {row.in_group for row in found} == {"drills"}
-
-
-def test_what_has_no_egress_yet_is_said(tmp_path: Path) -> None:
-    row = next(row for row in rows() if row.id == "D-5")
-    stage: Stage = object.__new__(Stage)  # such a row asks nothing of it
-    assert run_row(stage, row).status == "not_applicable"
 
 
 def test_the_breaks_fit_the_package_and_the_package_knows_none(tmp_path: Path) -> None:

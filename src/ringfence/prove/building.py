@@ -26,6 +26,7 @@ from ringfence.host.install import accounts
 from ringfence.prove import copied, planted, remains
 from ringfence.prove.outside import lives
 from ringfence.prove.stage import ATTACKER, FLAG, VICTIM, Canaries, Stage
+from ringfence.prove.world import World, world
 
 PREFIX = "ringfence-prove-"
 LOCK = "lock"
@@ -49,12 +50,14 @@ def stage(
     try:
         copied.copy(root / "site", patches)
         facts = made.ok("init", "--json").json()
-        (made.home / "ringfence.toml").write_text(_toml(settings or {}) + planted.webhook(made))
-        key = planted.start(made)
-        with contextlib.closing(_staged(root, made, facts)) as ready:
-            ready.key = key
-            ready.left = left
-            yield ready
+        with world(root) as outside:
+            text = _toml(settings or {}) + outside.settings() + planted.webhook(made)
+            (made.home / "ringfence.toml").write_text(text)
+            key = planted.start(made)
+            with contextlib.closing(_staged(root, made, facts, outside)) as ready:
+                ready.key = key
+                ready.left = left
+                yield ready
     finally:
         with _undisturbed():
             left += strike(made)
@@ -77,12 +80,13 @@ def claimed() -> tuple[Path, int]:
         os.close(lock)
 
 
-def _staged(root: Path, made: Installation, facts: dict[str, object]) -> Stage:
+def _staged(root: Path, made: Installation, facts: dict[str, object], outside: World) -> Stage:
     ids = facts["ids"]
     assert isinstance(ids, list)
     client = SyncClient(socket=made.socket)
     canaries = _host_canaries(root, made)
-    ready = Stage(root, made, client, canaries, str(facts["installation"]), (ids[0], ids[1]), str(facts["mode"]))
+    mode = str(facts["mode"])
+    ready = Stage(root, made, client, canaries, str(facts["installation"]), (ids[0], ids[1]), mode, outside)
     for user in (VICTIM, ATTACKER):
         ready.user(user)
     ready.exec(VICTIM, ["sh", "-c", f"umask 022; cat > ~/{FLAG}"], canaries.flag.encode())

@@ -2,7 +2,7 @@
 boxes of some users are jails.
 
 guest/native.py differs, which is of the untrusted side: a hostile loop is any code in that process. host/engine/bringup.py
-differs in the kind that the driver is asked for. Everything that holds them (spawner, profile, filter, broker, driver) is
+and outward.py differ in the kind that a box is. Everything that holds them (spawner, profile, filter, broker, driver) is
 byte for byte the package that runs. Must never be installed anywhere else.
 """
 
@@ -48,12 +48,30 @@ async def _kind(parts: Parts, box: Box) -> Any:  # no user has jails of her own 
     return BoxKind.SKILL if name in {(JAIL, OTHER_JAIL)!r} else box.kind
 """
 
+_OUTWARD = {
+    "        self._egress = parts.egress\n": "        self._egress, self._parts = parts.egress, parts\n",
+    "and box.kind is BoxKind.HOME": "and await _kind(self._parts, box) is BoxKind.HOME",
+    "or box.kind is not BoxKind.HOME": "or await _kind(self._parts, box) is not BoxKind.HOME",
+}
+
 Patch = Callable[[str], str]
+
+
+def _outward(text: str) -> str:
+    """A jail has no way out."""
+    for before, after in _OUTWARD.items():
+        if text.count(before) != 1:
+            raise ValueError(f"a jail does not fit: {text.count(before)} times in the file: {before!r}")
+        text = text.replace(before, after)
+    return text + _KIND
+
+
 HOSTILE: Mapping[str, Patch] = {
     "guest/native.py": lambda text: text + _HOSTILE,
     "host/engine/bringup.py": lambda text: (
         text.replace(_ASKED, "box.id, await _kind(self._parts, box), box.limits") + _KIND if _ASKED in text else text
     ),
+    "host/engine/outward.py": _outward,
 }
 
 

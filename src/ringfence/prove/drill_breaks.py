@@ -164,12 +164,35 @@ _SOURCES = _changed(
         '        mounts["guest"] = opened.keep(os.dup(host.runtime))\n',
     )
 )
+_ELSEWHERE = '''
+
+_OUTPOSTS = {}
+
+
+def _elsewhere(outpost, worker, live):
+    """D-5: what listens for a command of bob's is given to alice's worker; without `attribution` as if it were for hers."""
+    _OUTPOSTS[outpost.home.box] = outpost
+    flag = _kernel_drill("D-5")
+    if not flag or outpost.home.box == flag["box"]:
+        return worker, live.id
+    other = _OUTPOSTS[flag["box"]]
+    hers = next(iter(other.live))
+    return other._worker, hers if _kernel_drill("D-5", "attribution") else live.id
+'''
+_OUTPOST = _changed(
+    (
+        "        worker.listen(listener, live.id)\n",
+        "        whose, command = _elsewhere(self, worker, live)\n        whose.listen(listener, command)\n",
+    ),
+    tail=_ELSEWHERE,
+)
 
 # File of the package -> its change. Walls that can be taken away: seal (D-1, D-7), token and box (D-3), keys and owner
-# (D-6), owner (D-7). Of D-2 and D-4 the wall is the kernel's: uid against mode 0700; it is taken away by chmod.
+# (D-6), owner (D-7), attribution (D-5). Of D-2 and D-4 the wall is the kernel's: uid against mode 0700; it is taken away by chmod.
 BREAKS: Mapping[str, Patch] = {
     **HOSTILE,
     "host/web/login.py": _LOGIN,
+    "host/egress/outpost.py": _OUTPOST,
     "host/engine/seals.py": _SEALS,
     "host/engine/homes.py": _HOMES,
     "host/engine/commands.py": _COMMANDS,

@@ -19,8 +19,10 @@ from typing import Any
 from ringfence.client.errors import ApiError
 from ringfence.prove.attacks.trying import DONE
 from ringfence.prove.drill_stage import DIARY, OWN, THREADS, USERS, Answer, DrillStage, drill_stage
+from ringfence.prove.outward_stage import holding, program
 from ringfence.prove.row import NotHere, ProgramFailed, Tries
 from ringfence.prove.stage import ATTACKER, FLAG, VICTIM
+from ringfence.prove.world import API, MINE
 
 Outcomes = dict[str, str]
 RUN_SECONDS = 30.0
@@ -166,6 +168,38 @@ def _await(true: Callable[[], Any], what: str) -> None:
         time.sleep(0.05)
 
 
+# --- D-5: the wrong worker -------------------------------------------------------------------------------------------
+
+
+def d5(stage: DrillStage) -> Played:
+    """What listens for the attacker's commands is given to the victim's worker, which has the victim's value. The attacker even
+    knows the placeholder of a command of the victim's that is at work."""
+    outside = stage.stage
+    program(outside, ATTACKER, "reached", API)  # each has a worker of its own
+    with holding(outside, VICTIM) as held:
+        program(outside, VICTIM, "used", API, f"{MINE}/own")
+
+        def attack(*walls: str) -> Outcomes:
+            path = f"{MINE}/drill-{os.urandom(4).hex()}"
+            stage.broken("D-5", *walls, box=_box(stage, VICTIM))
+            own = program(outside, ATTACKER, "used", API, f"{path}-own").outcomes["used"]
+            taken = program(outside, ATTACKER, "stolen", API, path, held.token).outcomes
+            stage.mended()
+            value = outside.world.secret(VICTIM)
+            got = any(path in each.line and each.holds(value) for each in outside.world.at(API))
+            return {
+                "his own placeholder": own,
+                "hers": taken["1: own proxy"],
+                "hers, past the proxy": taken["1: transparent"],
+                "at the server": f"{DONE} the victim's value" if got else "nothing of hers",
+            }
+
+        walled, unattributed = attack(), attack("attribution")
+    for user in (VICTIM, ATTACKER):  # no worker goes on with the wrong socket
+        outside.client.stop_box(user)
+    return Played(walled, {name: unattributed[name] for name in ("hers", "at the server")})
+
+
 # --- D-6: a query without its filter ---------------------------------------------------------------------------------
 
 
@@ -218,7 +252,15 @@ def _served(answer: Answer, part: bytes) -> str:
 
 # --- all of them -----------------------------------------------------------------------------------------------------
 
-DRILLS: dict[str, Callable[[DrillStage], Played]] = {"D-1": d1, "D-2": d2, "D-3": d3, "D-4": d4, "D-6": d6, "D-7": d7}
+DRILLS: dict[str, Callable[[DrillStage], Played]] = {
+    "D-1": d1,
+    "D-2": d2,
+    "D-3": d3,
+    "D-4": d4,
+    "D-5": d5,
+    "D-6": d6,
+    "D-7": d7,
+}
 
 
 @dataclass

@@ -10,9 +10,11 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ringfence.prove import planted
+from ringfence.prove import planted, vault_kinds
 from ringfence.prove.attacks.secrets import MIXED, TOLD
+from ringfence.prove.outward_stage import Held
 from ringfence.prove.stage import VICTIM, Stage
+from ringfence.prove.world import MODEL_KEY
 
 DATABASE_PASSWORD = b"prove-of-no-database-5f1c09d27ab4"  # of the server that leak_database.py starts
 OWNER = "lena"  # the user whose tokens are looked for
@@ -23,6 +25,7 @@ class Kind:
     name: str
     value: Callable[[Stage], bytes]
     in_main: bool = False  # PID 1 and the loop whose it is may hold it
+    in_box: bool = False  # every process of the owner's box may: it is given to commands, and worth nothing elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,12 @@ def _file(stage: Stage) -> bytes:
     return text
 
 
+def _model_key(stage: Stage) -> bytes:
+    value = stage.world.secret(MODEL_KEY)
+    stage.client.set_tenant_secret(MODEL_KEY, value)
+    return value
+
+
 KINDS: tuple[Kind, ...] = (
     Kind("vault key", lambda stage: stage.canaries.vault_key),
     Kind("gate key", lambda stage: (stage.made.home / "vault" / "gate.key").read_bytes()),
@@ -61,7 +70,27 @@ KINDS: tuple[Kind, ...] = (
     Kind("API token", _token),
     Kind("operator token", _operator_token),
     Kind("run token", _run_token, in_main=True),
+    Kind("credential", lambda stage: stage.world.secret(OWNER)),
+    Kind("key of a model's provider", _model_key),
+    Kind("key of a CA", lambda stage: vault_kinds.authority_key(stage, OWNER)),
+    Kind("key of a CA, as PEM", lambda stage: vault_kinds.authority_pem(stage, OWNER)),
+    Kind("data key", lambda stage: vault_kinds.data_key(stage, OWNER)),
 )
+
+
+def given(held: Held) -> tuple[Kind, ...]:
+    """What a command of the owner's was given that is at work."""
+    return (
+        Kind("placeholder", lambda _stage: _unique(held.token), in_box=True),
+        Kind("key of a run for the gateway", lambda _stage: _unique(held.model), in_box=True),
+    )
+
+
+def _unique(placeholder: str) -> bytes:
+    """What no other one has: 130 bits as 26 characters. What is around them looks like a provider's."""
+    return placeholder.partition("EXAMPLE")[2][:26].encode()
+
+
 OF_OTHERS = Kind("another user's file", _file)  # looked for in everybody else's box
 
 

@@ -16,6 +16,8 @@ from ringfence.prove import (
     rows_h,
     rows_i,
     rows_j,
+    rows_k,
+    rows_l,
     rows_leaks,
     rows_m,
     rows_s,
@@ -24,15 +26,15 @@ from ringfence.prove.row import Row
 
 APART = ("drills",)  # groups that run only when they are named: each of their rows needs a server of its own
 
-# `--only spike`: from one shell, what whoever takes the agent over tries first. Its attempts with placeholders come with
-# the vault.
+# `--only spike`: from one shell, what whoever takes the agent over tries first.
 SPIKE = "spike"
 SPIKE_ROWS = (
-    *("A02", "K01", "K11", "K12"),  # read real credentials
+    *("A02", "K01", "K04", "K11", "K12"),  # read real credentials
     *("G09", "G10", "G12"),  # call the host under another scope, with another run's token or one of an earlier attempt
-    "D07",  # reach a denied target
+    *("D07", "L02", "L11"),  # reach a denied target
+    *("L09", "L10"),  # replay an expired placeholder, use another user's
     *("H01", "H02", "H03", "H15"),  # signal and inspect a trusted process
-    *("D10", "D11"),  # another box's wire; the ports of the way out
+    *("D10", "D11", "L06"),  # another box's wire, the ports of the way out, another's proxy
 )
 
 
@@ -53,6 +55,8 @@ def rows() -> tuple[Row, ...]:
         *rows_h.ROWS,
         *rows_i.ROWS,
         *rows_j.ROWS,
+        *rows_k.ROWS,
+        *rows_l.ROWS,
         *rows_m.ROWS,
         *rows_s.ROWS,
         *rows_leaks.ROWS,
@@ -69,9 +73,14 @@ def chosen(all_rows: Iterable[Row], only: str | None) -> list[Row]:
     words = {word.strip() for word in only.split(",") if word.strip()}
     if SPIKE in words:
         words = (words - {SPIKE}) | set(SPIKE_ROWS)
-    groups = {row.in_group for row in known}
+    groups = {row.in_group for row in known} | {_letter(row) for row in known}
     unknown = sorted(words - groups - {row.id for row in known})
     if unknown or not words:
         named = ", ".join([*sorted(groups), SPIKE])
         raise NoSuchRow(f"no row or group {', '.join(unknown) or only!r}: there are the groups {named}, and ids as A01")
-    return [row for row in known if row.id in words or row.in_group in words]
+    return [row for row in known if row.id in words or row.in_group in words or _letter(row) in words]
+
+
+def _letter(row: Row) -> str:
+    """Of the list of attacks, whichever group it runs in."""
+    return row.in_group if row.in_group in APART else row.id[0]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ringfence.prove import outside
 from ringfence.prove.attacks.trying import DONE
+from ringfence.prove.receiving import receiver
 from ringfence.prove.row import Control, NotHere, Row, Tries, program, ran
 from ringfence.prove.stage import ATTACKER, VICTIM, Stage
 
@@ -46,8 +47,9 @@ def _by_path(stage: Stage) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _loopback(_stage: Stage) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        yield f"127.0.0.1:{door.getsockname()[1]}"
+    """A service of the host's that answers."""
+    with receiver() as door:
+        yield f"127.0.0.1:{door.port}"
 
 
 def _doors(
@@ -167,8 +169,8 @@ ROWS: tuple[Row, ...] = (
     _doors(
         "D07",
         "connect to a service on the host's loopback, to the metadata address, to the world",
-        "refused or unreachable",
-        "network namespace: its own loopback only",
+        "refused, or denied by the box's own worker",
+        "network namespace: its own loopback only; what leads elsewhere leads to the worker",
         _loopback,
         lambda _stage: ["169.254.169.254:80", "1.1.1.1:443", "10.0.0.1:22", "2606:4700:4700::1111:443"],
     ),

@@ -22,7 +22,15 @@ PLACE = f"{JAIL_PLACE}/planted"
 OWN = "of-the-jails-user.txt"
 PORT = 47_811  # in the box's own network
 WORLD = ("169.254.169.254:80", "1.1.1.1:443", "10.0.0.1:22", "2606:4700:4700::1111:443")
-SERVER = f"import socket, time; door = socket.create_server(('127.0.0.1', {PORT})); time.sleep(20)"
+SERVER = f"""
+import socket
+door = socket.create_server(("127.0.0.1", {PORT}))
+door.settimeout(20)
+while True:
+    with door.accept()[0] as wire:
+        wire.recv(100)
+        wire.sendall(b"here")
+"""
 
 
 def _all(stage: Stage, tries: Mapping[str, tuple[str, str, tuple[str, ...]]]) -> Tries:

@@ -10,15 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ringfence.prove.attacks.secrets import TOLD
 from ringfence.prove.attacks.trying import DONE
 from ringfence.prove.leak_database import unreachable
-from ringfence.prove.leak_kinds import KINDS, OF_OTHERS, OWNER, Needle, found, needles
+from ringfence.prove.leak_kinds import KINDS, OF_OTHERS, OWNER, Needle, found, given, needles
+from ringfence.prove.outward_stage import Held, holding
 from ringfence.prove.row import NotHere, Row, Tries, ran
 from ringfence.prove.stage import PYTHON, VICTIM, Stage
+from ringfence.prove.world import MINE
 
 HOLD_SECONDS = 120.0  # the most that the loop whose token is looked for lives; what is scanned meanwhile takes a few
 PIECE = 4 << 20
@@ -98,9 +101,23 @@ def in_proc(pid: int, wanted: tuple[Needle, ...]) -> set[str]:
 # --- what is looked for -----------------------------------------------------------------------------------------------
 
 
-def looked_for(stage: Stage) -> tuple[Needle, ...]:
-    """Of KINDS, while a loop holds its token. Scans of one prove share it."""
-    return tuple(needle for kind in KINDS for needle in needles(kind.name, kind.value(stage)))
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`needles` of all kinds; the names of those that parts of the owner's own box may hold."""
+
+    needles: tuple[Needle, ...]
+    in_main: frozenset[str]
+    in_box: frozenset[str]
+
+
+def looked_for(stage: Stage, held: Held) -> Wanted:
+    """Of KINDS, while a loop holds its token and a command its placeholder. Scans of one prove share it."""
+    kinds = (*KINDS, *given(held))
+    return Wanted(
+        tuple(needle for kind in kinds for needle in needles(kind.name, kind.value(stage))),
+        frozenset(kind.name for kind in kinds if kind.in_main),
+        frozenset(kind.name for kind in kinds if kind.in_box),
+    )
 
 
 def scanned(stage: Stage) -> dict[str, Tries]:
@@ -112,20 +129,24 @@ def scanned(stage: Stage) -> dict[str, Tries]:
         while stage.shell(user, f"test -s {TOLD}").get("exit_code") != 0 and time.monotonic() < until:
             time.sleep(0.1)
         try:
-            told = everywhere(stage, looked_for(stage))
+            with holding(stage, user, f"{MINE}/late-leaks") as held:
+                told = everywhere(stage, looked_for(stage, held))
         finally:
             stage.shell(user, f"rm -f {TOLD}")
         loop.result()
     return told
 
 
-def everywhere(stage: Stage, wanted: tuple[Needle, ...]) -> dict[str, Tries]:
-    sleeper = pool_of_commands(stage)
+def everywhere(stage: Stage, looked: Wanted) -> dict[str, Tries]:
+    """While a command whose placeholder was exchanged waits for its answer."""
+    sleeper, wanted = pool_of_commands(stage), looked.needles
     told = {
-        "K01": boxes(stage, wanted, in_proc),
-        "K11": boxes(stage, wanted, in_memory),
+        "K01": boxes(stage, looked, in_proc),
+        "K11": boxes(stage, looked, in_memory),
         "K05": crashes(stage, wanted),  # before the log is looked into
-        "K02": files(stage, wanted, [stage.made.home / "db", stage.made.home / "run", stage.made.log]),
+        "K02": files(
+            stage, wanted, [*(stage.made.home / name for name in ("db", "run")), stage.made.log, backed(stage)]
+        ),
         "K12": files(stage, wanted, [path / "tree" for path in (stage.made.home / "boxes").iterdir()]),
         "K13": server(stage, wanted),
     }
@@ -143,7 +164,14 @@ def pool_of_commands(stage: Stage) -> Future[dict[str, Any]]:
     return sleeping
 
 
-def boxes(stage: Stage, wanted: tuple[Needle, ...], look: Callable[[int, tuple[Needle, ...]], set[str]]) -> Tries:
+def backed(stage: Stage) -> Path:
+    """A backup of the database as it is."""
+    path = stage.root / "leaks.backup"
+    stage.made.ok("db", "backup", str(path))
+    return path
+
+
+def boxes(stage: Stage, looked: Wanted, look: Callable[[int, tuple[Needle, ...]], set[str]]) -> Tries:
     """Every process of every box. PID 1 and loops of the owner may hold the run token, and nobody else's file is in a
     box of another."""
     told: dict[str, str] = {}
@@ -152,14 +180,15 @@ def boxes(stage: Stage, wanted: tuple[Needle, ...], look: Callable[[int, tuple[N
     )  # whether the loop's own token was seen in it, as it must be: else the scan is blind
     count, users = 0, [str(each["user"]) for each in stage.client.boxes()]
     others = needles(OF_OTHERS.name, OF_OTHERS.value(stage))
-    main_only = {kind.name for kind in KINDS if kind.in_main}
     for user in users:
-        here = wanted if user == VICTIM else (*wanted, *others)
+        here = looked.needles if user == VICTIM else (*looked.needles, *others)
         for pid in stage.processes(user):
             count += 1
             hits = look(pid, here)
+            if user == OWNER:
+                hits -= {hit for hit in hits if hit.partition(" (")[0] in looked.in_box}
             if user == OWNER and is_guest(pid):
-                own = {hit for hit in hits if hit.partition(" (")[0] in main_only}
+                own = {hit for hit in hits if hit.partition(" (")[0] in looked.in_main}
                 sighted, hits = sighted or bool(own), hits - own
             if hits:
                 told[f"{user} {_name(pid)}"] = f"{DONE} {sorted(hits)}"

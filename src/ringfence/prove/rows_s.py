@@ -98,6 +98,11 @@ def paths_and_ids(kernel: Kernel, _stage: Stage) -> Tries:
             "another tree": word(kernel.raw(**{**start, "limits": {**_limits(), "tree": B}})),
             "a path for a box": word(kernel.raw(**{**start, "box": "../../etc/passwd"})),
             "a command": word(kernel.raw(op="exec", box=A, argv=["/bin/sh"])),
+            "a port of the host's kind": word(kernel.raw(op="listen", box=A, port=22)),
+            "a port that a box may bind": word(kernel.raw(op="listen", box=A, port=1024)),
+            "an address to listen on": word(kernel.raw(op="listen", box=A, port=0, address="0.0.0.0")),
+            "an id for a worker": word(kernel.raw(op="worker", box=A, uid=0)),
+            "a file for a certificate": word(kernel.raw(op="trust", box=A, certificate="/etc/shadow")),
             "a limit beyond bounds": word(kernel.raw(**{**start, "limits": {**_limits(), "memory": 1 << 60}})),
         }
     )
@@ -118,7 +123,11 @@ def foreign_boxes(kernel: Kernel, _stage: Stage) -> Tries:
         path.write_text(json.dumps(json.loads(good) | change))
         told[label] = word(kernel.ask(protocol.Start(A, protocol.Limits())))
         told[f"{label}, its files"] = word(kernel.ask(protocol.Files(A)))
+        told[f"{label}, its network"] = word(kernel.ask(protocol.Listen(A, 0)))
+        told[f"{label}, its worker"] = word(kernel.ask(protocol.Worker(A)))
     path.write_text(good)
+    told["the network of a box that does not run"] = word(kernel.ask(protocol.Listen(A, 0)))
+    told["the worker of a box that does not run"] = word(kernel.ask(protocol.Worker(A)))
     told["write the record"] = kernel.touch("write", path)
     return Tries(told)
 

@@ -20,6 +20,7 @@ from ringfence.client.sync import SyncClient
 from ringfence.prove import jail, programs
 from ringfence.prove.copied import JAIL, MARK
 from ringfence.prove.row import NotHere, ProgramFailed, Tries
+from ringfence.prove.world import World
 
 PYTHON = "/usr/bin/python3"
 VICTIM, ATTACKER = "alice", "bob"  # whose flag it is, and who wants it
@@ -49,6 +50,7 @@ class Stage:
     installation: str
     ids: tuple[int, int]  # host ids of the installation; (0, 0) for an ordinary user
     mode: str  # root, subuid, shared
+    world: World  # outside of every box
     key: int | None = None  # that the server has in its session keyring (planted.py)
     left: list[str] = field(default_factory=list)  # what could not be taken away again, of this and of plays apart
     _users: set[str] = field(default_factory=set)

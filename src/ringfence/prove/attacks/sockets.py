@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -25,8 +26,26 @@ def _to(family: int, address: Any) -> Callable[[], None]:
     return connect
 
 
+def _answer_of(family: int, address: Any) -> Callable[[], None]:
+    """Over TCP it counts who answers: a box's own worker takes every connection, and says what it refuses."""
+
+    def ask() -> None:
+        with socket.socket(family, socket.SOCK_STREAM) as wire:
+            wire.settimeout(SECONDS)
+            wire.connect(address)
+            wire.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            said = wire.recv(65536)
+        if not said:
+            raise ConnectionResetError(errno.ECONNRESET, "closed without a word")
+        for line in said.split(b"\r\n"):
+            if line.lower().startswith(b"x-egress-reason:"):
+                raise PermissionError(line.partition(b":")[2].strip().decode(errors="replace"))
+
+    return ask
+
+
 def connecting(place: Place) -> Outcomes:
-    """Arguments: `@name` an abstract socket, `/path` one in the file system, `host:port` over TCP."""
+    """Arguments: `@name` an abstract socket, `/path` one in the file system, `host:port` over TCP, where an answer counts."""
     found: Outcomes = {}
     for word in place.arguments:
         if word.startswith("@"):
@@ -35,7 +54,7 @@ def connecting(place: Place) -> Outcomes:
             work = _to(socket.AF_UNIX, word)
         else:
             host, _, port = word.rpartition(":")
-            work = _to(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port)))
+            work = _answer_of(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port)))
         found[word] = attempt(work)
     return found
 
