@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+
+_SHOWN: Mapping[bool | None, str] = MappingProxyType({True: "ok  ", False: "MISS", None: "?   "})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Row:
     name: str
     measured: str  # for people
     promise: str
-    holds: bool
+    holds: bool | None  # None: it was not measured, so nobody knows
     details: dict[str, object]
 
     def as_json(self) -> dict[str, object]:
@@ -90,5 +93,5 @@ class Line:
 def as_text(machine: str, rows: Sequence[Row], notes: Sequence[str]) -> str:
     lines = [machine, ""]
     for row in rows:
-        lines += [f"{'ok  ' if row.holds else 'MISS'} {row.name}: {row.measured}", f"     promised {row.promise}"]
+        lines += [f"{_SHOWN[row.holds]} {row.name}: {row.measured}", f"     promised {row.promise}"]
     return "\n".join([*lines, *(f"note {note}" for note in notes)]) + "\n"

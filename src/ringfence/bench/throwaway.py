@@ -84,6 +84,7 @@ class Installation:
     lines: list[str] = field(default_factory=list)  # what the server said on stdout
     site: Path | None = None  # a folder with another copy of the package, which every command then runs
     apart: bool = False  # the server has a session of its own: a ^C at the terminal is not for it
+    before: tuple[str, ...] = ()  # words in front of the server's command, which end by becoming it
 
     @property
     def log(self) -> Path:
@@ -103,7 +104,7 @@ class Installation:
     # -- the server
 
     def start(self, *options: str, wait: bool = True) -> subprocess.Popen[str]:
-        command = [COMMAND, "serve", "--listen", "none", *options]
+        command = [*self.before, COMMAND, "serve", "--listen", "none", *options]
         if os.geteuid() != 0:
             command += ["--accept", ",".join(ACCEPTABLE)]
         with self.log.open("a") as log:
