@@ -128,8 +128,8 @@ def attacks(demo: Installation) -> None:
         ("read the server's key", f"cat {key}", "mount namespace; behind it 0600 below a 0700 directory"),
         (
             "reach the network",
-            "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 443), 3)'",
-            "network namespace: no way out, refused at once",
+            "python3 -c 'import urllib.request as u; u.urlopen(\"https://1.1.1.1/\", timeout=10)'",
+            "network namespace, whose only way out is the egress worker: no rule lets this out",
         ),
         ("become root", "unshare -Ur true", "seccomp: no new namespaces"),
     )
@@ -144,6 +144,41 @@ def attacks(demo: Installation) -> None:
         check(True, f"behind those walls: host ids {alice['uid']} and {bob['uid']}, neither of them the server's")
     job.terminate()
     job.communicate(timeout=30)
+
+
+# A request whose credential is the first argument: prints why it was refused.
+REQUEST = """import sys, urllib.error, urllib.request as u
+request = u.Request("https://api.example.com/", headers={"Authorization": "Bearer " + sys.argv[1]})
+try:
+    u.urlopen(request, timeout=10)
+except urllib.error.HTTPError as error:
+    print(error.headers["X-Egress-Reason"])
+"""
+
+
+def credential(demo: Installation) -> None:
+    heading("alice's token never enters her box")
+    token = "ghp_" + "realtokenofalice".ljust(36, "0")
+    demo.ok("secret", "set", "alice", "github", "--recipe", "github", stdin=token.encode())
+    note("alice$ printf %s TOKEN | ringfence secret set alice github --recipe github")
+    standin = shell(demo, "alice", "printenv GITHUB_TOKEN")[1]
+    note(f"in her box GITHUB_TOKEN is {standin}")
+    check("EXAMPLE" in standin and token not in standin, "her commands have a placeholder, as long as a token")
+    environments = "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep ^GITHUB_TOKEN="
+    found = shell(demo, "alice", environments)[1].split()
+    check(found, f"who looks through her processes finds {found[0] if found else 'nothing'}")
+    check(all("EXAMPLE" in each for each in found), "of this very command: each has its own, and the token is in none")
+    for user in QUESTIONS:
+        demo.ok("egress", "allow", user, "api.example.com")
+        demo.ok("files", "put", user, "request.py", "-", stdin=REQUEST.encode())
+    tries = (
+        ("alice", '"$GITHUB_TOKEN"', "placeholder_misplaced", "it is bound to GitHub, and goes nowhere else"),
+        ("bob", standin, "placeholder_unknown", "for bob it stands for nothing"),
+    )
+    for user, word, reason, why in tries:
+        output = shell(demo, user, f"python3 request.py {word}")[1]
+        note(f"{user}$ python3 request.py {word}")
+        check(output == reason, f"refused inside the box's own TLS: {output}: {why}")
 
 
 def until(name: str) -> str:
@@ -271,6 +306,7 @@ def main() -> int:
             people(demo)
             turns(demo)
             attacks(demo)
+            credential(demo)
             steer(demo)
             killed_loop(demo)
             survive(demo)

@@ -54,7 +54,7 @@ ROOMS: dict[str, Room] = {
     f"{HOST}.harness": room("host.kernel", "acp"),
     f"{HOST}.store": room("host.kernel", "sqlalchemy alembic asyncpg"),
     f"{HOST}.vault": room("host.kernel", "cryptography"),
-    f"{HOST}.models": room("host.kernel", "httpx2"),
+    f"{HOST}.models": room("host.kernel", "h11"),
     f"{HOST}.egress": room("host.kernel", "h11 cryptography dns"),
     f"{HOST}.channels": room("host.kernel"),
     f"{HOST}.web": room("host.kernel", "fastapi starlette uvicorn sse_starlette websockets pydantic"),
@@ -62,8 +62,10 @@ ROOMS: dict[str, Room] = {
     f"{HOST}.app": room(" ".join(f"host.{part}" for part in PARTS.split())),
     f"{ME}.client": room("", "httpx2 websockets"),
     f"{ME}.cli": room("client", "typer click rich", lazy="host.install host.app bench prove"),
-    f"{ME}.bench": room("client host.app host.kernel host.engine host.drivers host.store spawner"),
-    f"{ME}.prove": room("client bench.throwaway host.install.accounts spawner"),
+    f"{ME}.bench": room(
+        "client host.app host.kernel host.engine host.drivers host.store host.egress host.vault spawner"
+    ),
+    f"{ME}.prove": room("client bench.throwaway host.install.accounts host.kernel host.egress host.vault spawner"),
 }
 HOLD_ROOMS = {ME, HOST}  # packages that hold rooms, and no code
 PUBLIC = {f"{ME}.client"}  # what others import: its package names its own parts, and does nothing

@@ -166,7 +166,7 @@ BROKEN: dict[str, tuple[Callable[[str], list[str]], str, str, str]] = {
     "a row that is there twice": (missing_rows, A01, f"{A01}\n{A01}", "A01"),
     "a renamed row": (unknown_rows, "| A01 |", "| A99 |", "A99"),
     "a row that the text alone names": (unknown_rows, "(S01-S06)", "(S01-S07)", "S07"),
-    "a proof that is none": (false_proofs, "comes with issue 6 (egress)", "`prove`", "E11"),
+    "a proof that is none": (false_proofs, "comes with skills", "`prove`", "J10"),
     "a row of prove without its proof": (false_proofs, A01, A01.replace("`prove`, ", ""), "A01"),
     "a row that nothing enforces": (loose_ends, "not applicable: the server runs no git", "", "F12"),
     "an asset with one wall": (
@@ -175,7 +175,7 @@ BROKEN: dict[str, tuple[Callable[[str], list[str]], str, str, str]] = {
         VAULT.replace("owner and mode: the server's account alone", "-"),
         "vault's key",
     ),
-    "an asset that nothing shows": (assets_without_a_second_wall, "| A02 D10 |", "| L01 |", "vault's key"),
+    "an asset that nothing shows": (assets_without_a_second_wall, "| A02 D10 |", "| J10 |", "vault's key"),
 }
 
 

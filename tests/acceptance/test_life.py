@@ -133,6 +133,7 @@ def test_the_kernel_alone_killed_ends_the_spawner_and_not_the_boxes() -> None:
         made.ok("user", "add", "ann")
         before = made.ok("exec", "ann", "--", "readlink", "/proc/self/ns/pid").text
         made.kill(kernel_only=True)
+        assert "the server was ended by signal 9" in made.log.read_text()
         made.start()
         assert made.ok("exec", "ann", "--", "readlink", "/proc/self/ns/pid").text == before
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
+from functools import cache
 
 from tests.support.installation import Installation
 
 
+@cache  # an archive holds the time: what is told of it is to be of the same one
 def wheel() -> bytes:
     """A wheel of one module and one console script, by the binary distribution format (PEP 427)."""
     buffer = io.BytesIO()
@@ -26,6 +28,7 @@ def wheel() -> bytes:
     return buffer.getvalue()
 
 
+@cache
 def npm_package() -> bytes:
     buffer = io.BytesIO()
     files = {

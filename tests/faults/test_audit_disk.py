@@ -14,9 +14,12 @@ from ringfence.host.kernel.audit import Lane
 from ringfence.host.kernel.errors import DiskFull, Unavailable
 from ringfence.host.store import audit as store_audit
 from ringfence.host.store.store import SqlStore
+from tests.support import volumes
 from tests.support.audit_rig import Audited
 from tests.support.clocks import HandClock
 from tests.support.store import newest
+
+ROOM = 256 * 1024  # some twenty releases of 10 kB, each in the log of SQLite with the pages around it
 
 
 class Secrets:
@@ -37,10 +40,9 @@ async def released(store: SqlStore) -> int:
 
 @pytest.mark.root
 async def test_no_room_no_release(small: Path) -> None:
-    ballast = small / "ballast"
-    ballast.write_bytes(bytes(1 << 20))
     made = Audited(small, HandClock())
     async with made.kernel("krn_a") as store:
+        ballast = volumes.fill(small, but=ROOM)  # whatever an empty database has
         secrets = Secrets(store)
         with pytest.raises(DiskFull):
             for _ in range(500):

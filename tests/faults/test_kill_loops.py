@@ -27,6 +27,7 @@ from tests.support.kill_scenarios import SCENARIOS
 from tests.support.nursery import Child, Nursery, Order, nursery
 from tests.support.oracle import EffectLog
 from tests.support.receiver import Receiver, receiver
+from tests.support.soaking import every
 from tests.support.store_work import Db
 
 NAMES = [name for name in SCENARIOS if name != "prepare"]
@@ -34,6 +35,7 @@ NAMES = [name for name in SCENARIOS if name != "prepare"]
 # and an effect have it all between them; the others differ from them in a few places each.
 WHOLE = ("turn", "gate", "once_unknown")
 STRIDE, STRIDE_OTHERS, STRIDE_POSTGRES = 17, 43, 43
+SOAK_STRIDE = min(every(1), STRIDE_OTHERS)
 NEVER = 1 << 30  # no scenario reaches so many
 REACHED_BY = {
     Point.STORE_COMMIT_BEFORE: "turn",
@@ -145,7 +147,7 @@ async def test_killed_at_some_places(home: Nursery, tmp_path: Path, scenario: st
 @pytest.mark.soak
 @pytest.mark.parametrize("scenario", NAMES)
 async def test_killed_at_every_place(home: Nursery, tmp_path: Path, scenario: str) -> None:
-    await killed_anywhere(home, tmp_path, scenario, 1)
+    await killed_anywhere(home, tmp_path, scenario, SOAK_STRIDE)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +170,7 @@ async def test_killed_at_every_place_on_postgresql(
     home: Nursery, tmp_path: Path, databases: Databases, scenario: str
 ) -> None:
     with databases.within(tmp_path, alone=True):
-        await killed_anywhere(home, tmp_path, scenario, 1)
+        await killed_anywhere(home, tmp_path, scenario, SOAK_STRIDE)
 
 
 @pytest.mark.parametrize("scenario", sorted(set(REACHED_BY.values())))

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.support.sim.runner import seeds
+from tests.support.soaking import share
 
 SEEDS, FAULTS, PARTS = 200, 4, 2  # some 0.27 s of a processor each: 27 s in two processes
-SOAK_SEEDS, SOAK_FAULTS, SOAK_PART = 10_000, 200, 500
+SOAK_PARTS, SOAK_FAULTS, SOAK_PART = 20, 200, share(500)  # 10,000 seeds
 CONTROLS, CONTROL_FAULTS = 120, 7  # the rarest of the walls that are taken away is missed in about 5 of 100 seeds
 
 
@@ -82,7 +83,7 @@ def test_rows_of_the_audit_that_hang_on_nothing_are_found() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("part", range(SOAK_SEEDS // SOAK_PART))
+@pytest.mark.parametrize("part", range(SOAK_PARTS))
 def test_many_seeds_with_many_faults(part: int) -> None:
     bad = wrong(seeds(SOAK_FAULTS, SEEDS + 1 + part * SOAK_PART, SOAK_PART))
     assert not bad, "\n\n".join(bad[:3])

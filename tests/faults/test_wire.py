@@ -10,17 +10,12 @@ import pytest
 from ringfence.host.broker.link import WireLink
 from ringfence.host.kernel.errors import BoxLost
 from ringfence.host.kernel.ports import Outcome
-from tests.support import spawner_rig
-from tests.support.driver_stage import INSTALLATION, Stage, command, stage
+from tests.support.driver_stage import Stage, command, own_installation, stage
 
+__all__ = ["own_installation"]
 pytestmark = pytest.mark.root
 COMMANDS = 30
 CUTS = 15
-
-
-@pytest.fixture(autouse=True)
-def _own_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawner_rig, "INSTALLATION", INSTALLATION)
 
 
 class Wires:

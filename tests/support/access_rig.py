@@ -26,14 +26,22 @@ from ringfence.host.broker.broker import WireBroker
 from ringfence.host.engine.engine import Engine
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.ids import RunId
+from ringfence.host.kernel.outward.rules import Verdict as Way
+from ringfence.host.kernel.outward.secret import Secret
+from ringfence.host.kernel.outward.wishes import BindingWish, RuleWish
 from ringfence.host.kernel.people import Actor
 from ringfence.host.kernel.policy import Policy, Rule, Verdict
 from ringfence.host.kernel.script import parse_script
 from ringfence.host.models.scripted import Scripted
 from ringfence.host.store.store import SqlStore, open_store
+from ringfence.host.vault.keyring import Keyring
+from ringfence.host.vault.keys import Keys
+from ringfence.host.vault.seen import Witnesses
+from ringfence.host.vault.vault import SealedVault
 from ringfence.host.web.server import listening
 from tests.support.engine_rig import CONFIG, OPERATOR, Numbers, RealClock, Rig
 from tests.support.fakes import World
+from tests.support.seals import seals
 from tests.support.wired_guest import WiredDriver, WiredGuest
 
 WHO = ("anonymous", "box", "foreign", "stranger", "member", "owner", "reader", "operator", "glass")
@@ -55,6 +63,9 @@ ALICE = {
     "summary": "canary-summary",
     "state": "canary-state",
     "asked": "canary-asked",
+    "secret": "canary-secret",  # the name of a credential
+    "value": "canary-value",  # nobody ever sees it
+    "host": "canary-host.test",  # where it is bound, and of a rule
 }
 CAROL = {kind: f"canary-of-carol-{kind}" for kind in ("text", "command", "result", "reply", "summary", "state")}
 _QUIET = 3600.0  # seconds between two looks: no statement of the server's own while those of one request are counted
@@ -137,9 +148,11 @@ class Scene(Rig):
         self.driver = WiredDriver(self.world)
         self.broker = WireBroker(self.ids.new("krn"), lambda box, kind, details: None)
         models = {"scripted": self.model}
+        key = Keyring(b"k" * 32)
+        vault = SealedVault(Keys(lambda: key, key), Witnesses(self.world.folder / "seen", 1))
         parts = (self.store, self.driver, self.broker, models, RealClock(), self.ids, self.config, self.ids.new("wrk"))
         asks = Policy((Rule("shell", Verdict.ASK, (("command", "*canary-asked*"),)),))
-        return Engine(Parts(*parts, policy=asks, gate_key=b"k" * 32))
+        return Engine(Parts(*parts, policy=asks, gate_key=b"k" * 32, vault=vault))
 
     def serve(self, tcp: httpx2.AsyncClient, socket: httpx2.AsyncClient, path: Path) -> None:
         self.tcp, self.socket, self.socket_path = tcp, socket, path
@@ -253,6 +266,16 @@ class Scene(Rig):
         self.canaries |= {"box": self.box("alice").id, "run": done.run, "run token": live.token}
         self.names = {"tenant": "default", "user": "alice", "thread": THREAD, "turn": done.turn, "run": done.run}
         self.names["gate"] = await self.asks("alice", "asks")
+        await self._outward()
+
+    async def _outward(self) -> None:
+        """A credential of alice's, where it is bound, and a rule."""
+        wish = BindingWish(host=ALICE["host"])
+        value, alice = Secret(ALICE["value"].encode()), self.actors["alice"]
+        kept = await self.engine.secrets.set(alice, "default", "alice", ALICE["secret"], value, shared=True, wish=wish)
+        added = await self.engine.egress.add(alice, "default", "alice", RuleWish(Way.ALLOW, ALICE["host"]))
+        self.names |= {"secret": kept.credential.name, "binding": kept.bindings[0].id, "rule": added.rules[0].id}
+        self.names["to"] = "bob"
 
     async def _tokens(self) -> None:
         given = {
@@ -278,7 +301,9 @@ async def scene() -> AsyncIterator[Scene]:
         async with AsyncExitStack() as stack:
             world = World(folder / "world")
             stack.push_async_callback(world.close)
-            store = await open_store(f"sqlite:///{folder / 'ringfence.db'}", RealClock(), Numbers())
+            store = await open_store(
+                f"sqlite:///{folder / 'ringfence.db'}", RealClock(), Numbers(), seals=seals(folder)
+            )
             stack.push_async_callback(store.close)
             made = Scene(store, world)
             sa.event.listen(sa.Engine, "before_cursor_execute", made.statements)

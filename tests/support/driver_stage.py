@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+import pytest
+
 from ringfence.host.broker.broker import WireBroker
 from ringfence.host.broker.link import WireLink
 from ringfence.host.drivers.bubblewrap import Bubblewrap
@@ -27,6 +29,12 @@ SECONDS = 60.0
 # Apart from the spawner's own tests (1.70e9-1.77e9), from another run of these, and from installations (1.88e9 and up).
 FIRST_ID = 1_800_000_000 + os.getpid() % 65536 * 1024
 INSTALLATION = "ringfencedrivers"
+
+
+@pytest.fixture(autouse=True)
+def own_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a module that imports it: its spawners' cgroups have a name of their own."""
+    monkeypatch.setattr(spawner_rig, "INSTALLATION", INSTALLATION)
 
 
 @dataclass
@@ -56,8 +64,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[Stage]:
-    rig = spawner_rig.make(ids=(FIRST_ID + 8, FIRST_ID + 807), kernel=(FIRST_ID, FIRST_ID))
+async def stage(*, outward: bool = False) -> AsyncIterator[Stage]:
+    """`outward`: with an egress template."""
+    rig = spawner_rig.make(ids=(FIRST_ID + 8, FIRST_ID + 807), kernel=(FIRST_ID, FIRST_ID), outward=outward)
     try:
         guest = rig.home / "runtime" / "test" / "guest"
         shutil.rmtree(guest)

@@ -25,6 +25,7 @@ from ringfence.host.store.store import SqlStore, open_store
 from tests.support.databases import address
 from tests.support.fake_driver import FakeDriver
 from tests.support.fakes import FakeBox, FakeBroker, Loop, Script, World
+from tests.support.seals import seals
 
 FAR = 1 << 40  # a cursor behind everything that is said: a finish that answers it all
 OPERATOR = Actor(user=None, operator=True, via="socket:0", scopes=frozenset(Scope))
@@ -178,7 +179,9 @@ async def rig(
     **config: Any,
 ) -> AsyncIterator[Rig]:
     world = World(folder / "world", script)
-    store = await open_store(address(folder), RealClock(), Numbers(), installation=CONFIG.installation)
+    store = await open_store(
+        address(folder), RealClock(), Numbers(), installation=CONFIG.installation, seals=seals(folder)
+    )
     made = Rig(store, world, replace(CONFIG, **config), model, parts)
     try:
         await store.tenants.add("default")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -127,6 +127,9 @@ class FakeCommand:
 
     async def stop(self, grace: float) -> None:
         self._inner.kill("killed")
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        self._inner.ended.add_done_callback(lambda _: call())
 
     async def outcome(self) -> Outcome:
         return await asyncio.shield(self._inner.ended)

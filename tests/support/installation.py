@@ -59,8 +59,11 @@ def _link(source: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def installation(*options: str, settings: str = "", started: bool = True) -> Iterator[Installation]:
-    ours = Installation(throwaway.place("test", settings))
+def installation(
+    *options: str, settings: str = "", started: bool = True, before: tuple[str, ...] = ()
+) -> Iterator[Installation]:
+    """`before`: words in front of the server's command."""
+    ours = Installation(throwaway.place("test", settings), before=before)
     try:
         _link(_kept(), ours.home / "runtime")
         ours.ok("init")

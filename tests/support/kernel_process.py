@@ -24,6 +24,7 @@ from ringfence.host.store.store import open_store
 from tests.support.engine_rig import CONFIG, Numbers, RealClock, Rig
 from tests.support.fake_driver import FakeDriver
 from tests.support.fakes import World
+from tests.support.seals import seals
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +60,7 @@ async def main(url: str, installation: str, folder: str, number: str) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     world = World(Path(folder) / "boxes")
     ids = NumbersOf(int(number) + 512)
-    store = await open_store(url, RealClock(), ids, installation=installation)
+    store = await open_store(url, RealClock(), ids, installation=installation, seals=seals(Path(folder)))
     made = ProcessRig(int(number), store, world, replace(CONFIG, installation=installation, max_runs=8))
     await made.engine.start()
     sys.stdout.write("ready\n")

@@ -31,5 +31,6 @@ async def left_behind(folder: Path, threads: int, first: int) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Without the -shm, which any reader makes."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.endswith("-shm")}
+    """Of its files, without the -shm, which any reader makes."""
+    files = (path for path in folder.iterdir() if path.is_file() and not path.name.endswith("-shm"))
+    return {path.name: path.read_bytes() for path in files}

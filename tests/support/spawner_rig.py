@@ -7,6 +7,7 @@ walls need. The real guest has its own tests.
 from __future__ import annotations
 
 import array
+import importlib.util
 import json
 import os
 import py_compile
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,20 @@ PYTHON = "/usr/bin/python3"
 # and subordinate id (useradd gives those up to 600,100,000), below the slices of installations (1,879,048,192 and up).
 INSTALLATION = "ringfence" + "".join("abcdefghij"[int(digit)] for digit in f"{os.getpid():07d}"[-7:])
 FIRST_ID = 1_700_000_000 + os.getpid() % 65536 * 1024
+# Of a CA whose key nobody has.
+CERTIFICATE = """\
+-----BEGIN CERTIFICATE-----
+MIIBkTCCATigAwIBAgIUBDlDyFLsPuCzT7bYNxFsg+bhvLcwCgYIKoZIzj0EAwIw
+HDEaMBgGA1UEAwwRcmluZ2ZlbmNlIHRlc3QgQ0EwIBcNMjYxMTMwMTMwOTU1WhgP
+MjEyNjExMDYxMzA5NTVaMBwxGjAYBgNVBAMMEXJpbmdmZW5jZSB0ZXN0IENBMFkw
+EwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEegmhJvxjyitLfkxeelJ7MpLk3dd0bVN8
+zxktl6D1DTMP8Geii5lYgDVfosfA1O9M+sJ8bW7CRHCs1dq+PeamR6NWMFQwHQYD
+VR0OBBYEFP80IbaTltUlQNJh5Wrd14QA5zyPMB8GA1UdIwQYMBaAFP80IbaTltUl
+QNJh5Wrd14QA5zyPMBIGA1UdEwEB/wQIMAYBAf8CAQAwCgYIKoZIzj0EAwIDRwAw
+RAIgOIutJjk0x9Tg1LDlNJ2ZTSSElUIbet+um1+XgtS8DPkCICAGQxZaAHJp/g9n
+wT2811ebL1TWEhUqE3ZZKrIwUsb+
+-----END CERTIFICATE-----
+"""
 GUEST = """
 import json, os, select, signal, socket, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -60,13 +76,16 @@ sys.path.insert(0, sys.argv[1])
 from ringfence.spawner import config, main
 from ringfence.spawner.children import Children
 from ringfence.spawner.errors import StartRefused
+from ringfence.spawner.template import Template
 try:
     host, lock = main.open_host(config.load(sys.argv[2]))
 except StartRefused as refusal:
     print("refused", refusal.message, refusal.remedy, sep="\\t", flush=True)
     sys.exit(main.REFUSED)
 print("ready", flush=True)
-main.run(host, socket.socket(fileno=int(sys.argv[3])), Children())
+children = Children()
+template = Template(host.config, children) if sys.argv[4] == "outward" else None
+main.run(host, socket.socket(fileno=int(sys.argv[3])), children, 0, template)
 """
 
 
@@ -94,6 +113,9 @@ class Rig:
     ids: tuple[int, int] = (FIRST_ID + 8, FIRST_ID + 807)
     kernel: tuple[int, int] = (FIRST_ID, FIRST_ID)
     overrides: dict[str, Any] = field(default_factory=dict)
+    outward: bool = False  # with an egress template
+    # File of the copied package -> its text by the text that it has: a wall taken away, a worker that obeys.
+    changes: dict[str, Callable[[str], str]] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     channel: socket.socket | None = None
     _number: int = 0
@@ -111,6 +133,11 @@ class Rig:
             ignore=shutil.ignore_patterns("__pycache__"),
         )
         shutil.copy(SOURCE / "ringfence" / "__init__.py", site / "ringfence")
+        if self.outward:
+            self._add_egress(site)
+        for name, change in self.changes.items():
+            path = site / "ringfence" / name
+            path.write_text(change(path.read_text()))
         guest = self.home / "runtime" / "test" / "guest"
         guest.mkdir()
         (guest / "init.py").write_text(GUEST)
@@ -124,6 +151,20 @@ class Rig:
             for path in (self.home, *self.home.rglob("*")):
                 os.chown(path, *self.account, follow_symlinks=False)
 
+    def _add_egress(self, site: Path) -> None:
+        """What the template loads: the rooms, and links to the packages that this test itself runs with."""
+        for part in ("host/kernel", "host/egress"):
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(SOURCE / "ringfence" / part, site / "ringfence" / part, ignore=ignore)
+        shutil.copy(SOURCE / "ringfence" / "host" / "__init__.py", site / "ringfence" / "host")
+        for package in ("h11", "cryptography", "dns", "cffi", "_cffi_backend", "pycparser"):
+            found = importlib.util.find_spec(package)
+            if found is None or found.origin is None:
+                continue
+            origin = Path(found.origin)
+            origin = origin.parent if found.submodule_search_locations else origin
+            (site / origin.name).symlink_to(origin)
+
     def write_config(self) -> None:
         content = {
             "version": 1,
@@ -136,6 +177,7 @@ class Rig:
             "guest_digest": "d" * 64,
             "kernel_uid": self.kernel[0],
             "kernel_gid": self.kernel[1],
+            "egress_id": self.kernel[0] + (self.mode != "shared"),
             "ids": list(self.ids),
             "subuid": self.subuid,
             "subgid": self.subuid,
@@ -143,6 +185,7 @@ class Rig:
             "cgroup_parent": None,
             "kernel_config": str(self.home / "run" / "kernel.json"),
             "disk": "auto",
+            "root_ca": "",
             "limits_all": {"memory": 0, "pids": 0, "cpu_milli": 0},
         }
         self.config.write_text(json.dumps(content | self.overrides))
@@ -154,6 +197,7 @@ class Rig:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         site = self.home / "runtime" / "test" / "site"
         argv = [PYTHON, "-I", "-S", "-B", "-c", CODE, str(site), str(self.config), str(theirs.fileno())]
+        argv.append("outward" if self.outward else "-")
         with theirs:
             self.process = subprocess.Popen(
                 argv,
@@ -204,7 +248,7 @@ class Rig:
 
     def receive(self) -> tuple[dict[str, Any], list[int]]:
         assert self.channel is not None
-        packet, control, _, _ = self.channel.recvmsg(1 << 20, socket.CMSG_SPACE(16))
+        packet, control, _, _ = self.channel.recvmsg(1 << 20, socket.CMSG_SPACE(32))
         fds = array.array("i")
         for _, _, data in control:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])

@@ -19,6 +19,7 @@ from ringfence.host.kernel.threads import Event, Thread
 from ringfence.host.store.store import SqlStore, open_store
 from tests.support.clocks import CountingIds, HandClock
 from tests.support.databases import address, hold_clock
+from tests.support.seals import seals
 
 ARGUMENTS = {"command": "ls"}
 INSTALLATION = "i" * 16
@@ -75,7 +76,7 @@ async def newest(audit: Audit, limit: int) -> list[dict[str, Any]]:
 async def opened(folder: Path, clock: HandClock | None = None, first: int = 0) -> AsyncIterator[SqlStore]:
     clock = clock or HandClock()
     clock.hold(hold_clock(folder))
-    store = await open_store(address(folder), clock, CountingIds(first), installation=INSTALLATION)
+    store = await open_store(address(folder), clock, CountingIds(first), installation=INSTALLATION, seals=seals(folder))
     try:
         yield store
     finally:

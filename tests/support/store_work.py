@@ -17,7 +17,8 @@ from ringfence.host.store import verbs
 from ringfence.host.store.audit_keys import Signer
 from ringfence.host.store.store import SqlStore, open_store
 from tests.support.clocks import CountingIds, HandClock
-from tests.support.databases import address, hold_clock
+from tests.support.databases import address, hold_clock, outside
+from tests.support.seals import seals
 from tests.support.store import Team
 
 KEYS = Keys(b"k" * 32, ())
@@ -61,6 +62,11 @@ class Db:
         assert facts["ok"] == (not facts["findings"])
         return {(one["rule"], one["id"]) for one in facts["findings"]}
 
+    async def found_after(self, statement: str) -> set[str]:
+        """The rules that are broken when somebody has written past the store."""
+        outside(self.folder, statement)
+        return {rule for rule, _ in await self.findings()}
+
 
 @asynccontextmanager
 async def a_signed_team(folder: Path, clock: HandClock, first: int = 0) -> AsyncIterator[Team]:
@@ -76,7 +82,9 @@ async def a_signed_team(folder: Path, clock: HandClock, first: int = 0) -> Async
 @asynccontextmanager
 async def signed(folder: Path, clock: HandClock, first: int = 0) -> AsyncIterator[SqlStore]:
     clock.hold(hold_clock(folder))
-    store = await open_store(address(folder), clock, CountingIds(first), signer=Signer(f"krn{first}", KEYS))
+    store = await open_store(
+        address(folder), clock, CountingIds(first), signer=Signer(f"krn{first}", KEYS), seals=seals(folder)
+    )
     try:
         yield store
     finally:

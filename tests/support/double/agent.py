@@ -26,6 +26,7 @@ class RunView:
     thread: str
     steps: list[Step]
     detail: str = ""
+    models: dict[str, Any] | None = None
 
 
 @dataclass

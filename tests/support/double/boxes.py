@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from ringfence.host.kernel.errors import Invalid
 from ringfence.host.kernel.people import Actor
@@ -36,6 +37,9 @@ class BoxView:
     effective: dict[str, int] = field(default_factory=dict)
     from_next_start: list[str] = field(default_factory=list)
     weak: list[str] = field(default_factory=list)
+    mounted: list[str] = field(default_factory=list)
+    injected: list[str] = field(default_factory=list)
+    egress: dict[str, Any] = field(default_factory=dict)
     box: str = "abcdefghijklmnop"
 
 

@@ -7,7 +7,7 @@ import contextlib
 import math
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -115,6 +115,9 @@ class Command:
         await self.signal(signal.SIGKILL)
         await self._ended.wait()
 
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Asked for by the engine alone, whose place this takes."""
+
     async def outcome(self) -> Outcome:
         await self._ended.wait()
         code = self._process.returncode or 0
@@ -161,6 +164,7 @@ class NoCommand:
     async def signal(self, number: int) -> None: ...
     async def stop(self, grace: float) -> None: ...
     async def release(self) -> None: ...
+    def on_end(self, call: Callable[[], None]) -> None: ...
     async def outcome(self) -> Outcome:
         return Outcome(None, 9 if self.reason == "oom" else None, self.reason, self.message, [], 1)
 

@@ -17,7 +17,8 @@ from tests.support.double.agent import Agent
 from tests.support.double.boxes import BoxKeeper
 from tests.support.double.commands import Commands
 from tests.support.double.files import Files
-from tests.support.double.gates import Gates
+from tests.support.double.gates import Gates, Holds
+from tests.support.double.outward import EgressKeeper, EgressLog, Secrets, VaultKeeper
 from tests.support.double.people import People
 from tests.support.double.runs import Runs
 from tests.support.double.threads import Threads
@@ -86,10 +87,12 @@ class Engine:
         self.files = Files(world)
         self.agent = Agent(world)
         self.threads = Threads(world, self.agent)
-        self.gates = Gates()
+        self.gates, self.holds = Gates(), Holds()
         self.runs = Runs(self.agent)
         self.health = Health(world)
         self.audits = Audits()
+        self.secrets, self.vault = Secrets(), VaultKeeper()
+        self.egress, self.egress_log = EgressKeeper(), EgressLog()
 
     async def start(self) -> None: ...
 

@@ -8,6 +8,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from ringfence.host.kernel.errors import Conflict, NameInvalid, NotFound, Refused, Unauthenticated
 from ringfence.host.kernel.ids import TenantId, TokenId, UserId
@@ -126,6 +127,9 @@ class People:
 
     async def user(self, actor: Actor, tenant: str, name: str) -> User:
         return self.world.user(actor, tenant, name)
+
+    async def models_used(self, user: User) -> dict[str, Any] | None:
+        return None
 
     async def user_remove(self, actor: Actor, tenant: str, name: str, purge: bool = False) -> None:
         self.world.operator(actor)

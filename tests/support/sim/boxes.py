@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
@@ -107,6 +107,9 @@ class SimCommand:
 
     async def stop(self, grace: float) -> None:
         self._end("killed", None)
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        self.ended.add_done_callback(lambda _: call())
 
     async def outcome(self) -> Outcome:
         return await asyncio.shield(self.ended)
