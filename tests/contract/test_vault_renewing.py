@@ -4,109 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringfence.host.egress.token_endpoint import HttpsTokenEndpoint
 from ringfence.host.kernel.audit import Lane
-from ringfence.host.kernel.errors import DiskFull, NotFound, Unavailable
-from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.errors import DiskFull
 from ringfence.host.kernel.outward import grants
-from ringfence.host.kernel.outward.credentials import Credential
-from ringfence.host.kernel.outward.grants import KIND
-from ringfence.host.kernel.outward.ports import Credentials, Lent, Wanted
 from ringfence.host.kernel.outward.renewals import Turn
 from ringfence.host.kernel.outward.renewing import AFTER_401, AHEAD
 from ringfence.host.kernel.outward.secret import Secret
 from ringfence.host.vault import renewing
-from ringfence.host.vault.release import Counter
-from ringfence.host.vault.renewing import LEASE, Renewing
-from ringfence.host.vault.vault import SealedVault
+from ringfence.host.vault.renewing import LEASE
 from tests.support.databases import outside
-from tests.support.store import Team, a_team
-from tests.support.token_server import FIRST, HOST, URL, TokenServer, reply, token_server
-from tests.support.vault_rig import a_vault, draft, put_key
-
-GRANT = {"token_url": URL, "client_id": "app", "client_secret": "app-s3cret", "refresh_token": FIRST}
-PATIENCE = 30
-
-
-@dataclass
-class Stage:
-    team: Team
-    vault: SealedVault
-    server: TokenServer
-    credential: Credential
-    made: list[Renewing] = field(default_factory=list)
-
-    def kernel(self, name: str = "krn_1", *, seconds: float = 10.0, vault: SealedVault | None = None) -> Counter:
-        store, vault = self.team.store, vault or self.vault
-        endpoint = HttpsTokenEndpoint(self.server.site(), store.egress_rules, asyncio.get_running_loop().time, seconds)
-        one = Renewing(vault, store.credentials, store.renewals, endpoint, store.audit, store.onward, name)
-        self.made.append(one)
-        return Counter(vault, store.credentials, store.audit, one)
-
-    async def lend(self, counter: Counter, refused: int = 0) -> Lent:
-        async with asyncio.timeout(PATIENCE):
-            return await counter.lend(None, self.wanted(refused))
-
-    async def asking(self, counter: Counter) -> asyncio.Future[Lent]:
-        """The question is out, and has no answer before `server.gate` is set."""
-        self.server.gate.clear()
-        made = asyncio.ensure_future(self.lend(counter))
-        async with asyncio.timeout(PATIENCE):
-            while not self.server.asked:
-                await asyncio.sleep(0.01)
-        return made
-
-    def wanted(self, refused: int = 0) -> Wanted:
-        box, alice = BoxId("b" * 16), self.team.alice.id
-        return Wanted(box, alice, self.credential.id, "", "inv_1", "api.test", "GET", "/user", refused=refused)
-
-    async def refused(self, counter: Counter, why: str) -> str:
-        with pytest.raises(Unavailable, match=why) as caught:
-            await self.lend(counter)
-        for secret in (FIRST, "app-s3cret", "refresh-2"):
-            assert secret not in str(caught.value) and secret not in caught.value.remedy
-        return caught.value.message
-
-    async def stored(self) -> tuple[Credential, grants.Stored]:
-        credential, value = await self.vault.read(self.team.store.credentials, self.credential.id)
-        return credential, grants.opened(value)
-
-    async def replaced(self, **fields: str) -> None:
-        """As `secret set` does."""
-        credential, _ = await self.stored()
-        value = grants.sealed(grants.given(Secret(json.dumps({**GRANT, **fields}).encode())))
-        await self.vault.put(self.team.store.credentials, replace(credential, version=credential.version + 1), value)
-
-    async def acts(self, prefix: str = "secret.") -> list[dict[str, Any]]:
-        rows = await self.team.store.audit.page({Lane.ACT}, None, None, 500)
-        return [row for row in rows[::-1] if row["action"].startswith(prefix)]
-
-    def tick(self, seconds: float) -> None:
-        self.team.clock.pass_seconds(seconds)
+from tests.support.renewing_rig import PATIENCE, Stage, Watched, a_stage, text
+from tests.support.token_server import FIRST, HOST, reply
+from tests.support.vault_rig import a_vault
 
 
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    put_key(tmp_path)
-    async with a_team(tmp_path) as team, token_server(tmp_path) as server:
-        vault = await a_vault(tmp_path, team.store)
-        value = grants.sealed(grants.given(Secret(json.dumps(GRANT).encode())))
-        made = await vault.put(team.store.credentials, replace(draft(team, "cloud", team.alice), kind=KIND), value)
-        one = Stage(team, vault, server, made)
-        yield one
-        for each in one.made:
-            await each.close()
-
-
-def text(lent: Lent) -> str:
-    return lent.value.reveal().decode()
+    async with a_stage(tmp_path) as made:
+        yield made
 
 
 # --- in time ---------------------------------------------------------------------------------------------------------
@@ -292,20 +214,6 @@ async def test_who_leaves_ends_no_question(stage: Stage) -> None:
 # --- what rotates ----------------------------------------------------------------------------------------------------
 
 
-class Watched:
-    """The store's rows, and what is done when the next version is about to be stored."""
-
-    def __init__(self, real: Credentials, on_put: Callable[[], None]) -> None:
-        self._real, self._on_put = real, on_put
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    async def put(self, made: Credential, sealed: Any) -> Credential:
-        self._on_put()
-        return await self._real.put(made, sealed)
-
-
 async def test_a_rotated_refresh_token_is_stored_before_its_access_token_is_used(stage: Stage) -> None:
     stage.server.rotates = True
     counter = stage.kernel()
@@ -387,136 +295,3 @@ async def test_killed_and_the_service_takes_the_old_one_once_more(stage: Stage, 
     stage.tick(LEASE + 1)
     after = stage.kernel("krn_2", vault=await a_vault(tmp_path, stage.team.store))
     assert text(await stage.lend(after)) == "access-2"
-
-
-# --- what fails ------------------------------------------------------------------------------------------------------
-
-
-async def test_a_refused_grant_is_asked_for_no_more_until_its_owner_stores_another(stage: Stage) -> None:
-    stage.server.good = {"refresh-2"}
-    counter, other = stage.kernel(), stage.kernel("krn_2")
-    told = await stage.refused(counter, "the refresh token was refused for 'cloud'")
-    assert "invalid_grant" in told and "ringfence secret set U NAME" in told
-    stage.tick(86400)
-    for each in (counter, other):
-        assert "invalid_grant" in await stage.refused(each, "the refresh token was refused")
-    assert stage.server.asked == 1
-    [row] = await stage.acts()
-    assert (row["action"], row["details"]["name"]) == ("secret.refused", "cloud")
-    standing = (await stage.team.store.renewals.standing([stage.credential.id]))[stage.credential.id]
-    assert (standing.turn, standing.again_at) == (Turn.REFUSED, None) and HOST in standing.why
-    await stage.replaced(refresh_token="refresh-2")
-    assert text(await stage.lend(other)) == "access-1"
-    assert await stage.team.store.renewals.standing([stage.credential.id]) == {}
-
-
-async def test_back_off_that_every_kernel_keeps(stage: Stage) -> None:
-    stage.server.raw = lambda _: reply(500, {})
-    counter, other = stage.kernel(), stage.kernel("krn_2")
-    for number, seconds in enumerate((5, 10, 20), 1):
-        for each in (counter, other, counter):
-            await stage.refused(each, "answered 500")
-        assert stage.server.asked == number
-        stage.tick(seconds - 1)
-        await stage.refused(other, "answered 500")
-        assert stage.server.asked == number
-        stage.tick(1.5)
-    assert [row["action"] for row in await stage.acts()] == ["secret.not_renewed"], "once, and not at each try"
-    stage.server.raw = None
-    assert text(await stage.lend(other)) == "access-1"
-
-
-async def test_a_service_that_says_when(stage: Stage) -> None:
-    stage.server.raw = lambda _: reply(429, {"error": "slow_down"}, "Retry-After: 120")
-    counter = stage.kernel()
-    await stage.refused(counter, "slow_down")
-    stage.server.raw = None
-    stage.tick(119)
-    await stage.refused(counter, "slow_down")
-    stage.tick(2)
-    assert text(await stage.lend(counter)) == "access-1"
-
-
-@pytest.mark.parametrize(
-    ("raw", "why"),
-    [
-        (reply(302, b"", "Location: https://evil.test/refresh-1"), "a redirect is not followed"),
-        (reply(200, b"x" * 100_000), "gave more than"),
-        (reply(200, b"<html>refresh-1 app-s3cret</html>"), "no JSON object"),
-        (reply(400, {"error": "refresh-1"}), "another error"),
-        (b"refresh-1\r\n\r\n", "not HTTP/1.1"),
-        (reply(200, {"access_token": "a\r\nX: y"}), "no access token that could stand in a header"),
-        (reply(200, {"access_token": "seven77"}), "too short to be masked"),
-        (reply(200, {"access_token": "a", "token_type": "DPoP"}), "a proof with each request"),
-    ],
-)  # fmt: skip
-async def test_hostile_answers(stage: Stage, raw: bytes, why: str) -> None:
-    stage.server.raw = lambda _: raw
-    counter = stage.kernel()
-    await stage.refused(counter, why)
-    assert stage.server.asked == 1
-    rows = json.dumps(
-        [*await stage.acts(), *await stage.team.store.audit.page({Lane.RELEASE}, None, None, 10)], default=str
-    )
-    assert FIRST not in rows and "app-s3cret" not in rows
-    stage.server.raw = None
-    stage.tick(61)
-    assert text(await stage.lend(counter)) == "access-1"
-
-
-async def test_one_that_never_answers(stage: Stage) -> None:
-    stage.server.raw = lambda _: None
-    counter = stage.kernel(seconds=0.3)
-    await stage.refused(counter, "did not answer in 0.3 s")
-    stage.server.raw, stage.server.good = None, set()
-    stage.tick(6)
-    assert "was cut off" in await stage.refused(counter, "the refresh token was refused"), (
-        "that answer may have had another"
-    )
-
-
-async def test_no_row_no_question(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The release lane has it before the refresh token leaves."""
-
-    async def full(*_: object) -> None:
-        raise DiskFull("no space left", remedy="make room")
-
-    counter = stage.kernel()
-    with monkeypatch.context() as patch:
-        patch.setattr(stage.team.store.audit, "release", full)
-        await stage.refused(counter, "no space left")
-    assert stage.server.asked == 0
-    stage.tick(6)
-    assert text(await stage.lend(counter)) == "access-1"
-
-
-async def test_revoked_while_it_is_asked_for(stage: Stage) -> None:
-    counter = stage.kernel()
-    asking = await stage.asking(counter)
-    await stage.vault.revoke(stage.team.store.credentials, stage.credential.id)
-    stage.server.gate.set()
-    with pytest.raises(NotFound):
-        await asking
-    for table in ("credential_renewals", "credential_versions"):
-        assert await asyncio.to_thread(outside, stage.team.folder, f"SELECT credential FROM {table}") == []
-
-
-async def test_stored_anew_by_its_owner_while_it_is_asked_for(stage: Stage) -> None:
-    """His word is the later one."""
-    stage.server.rotates = True
-    counter = stage.kernel()
-    asking = await stage.asking(counter)
-    await stage.replaced(refresh_token="refresh-his")
-    stage.server.gate.set()
-    with pytest.raises(Unavailable):
-        await asking
-    stage.server.good.add("refresh-his")
-    assert text(await stage.lend(counter)) == "access-2"
-    assert stage.server.seen[-1].form["refresh_token"] == "refresh-his"
-
-
-async def test_nothing_asks_where_nothing_may(stage: Stage) -> None:
-    store = stage.team.store
-    with pytest.raises(Unavailable):
-        await stage.lend(Counter(stage.vault, store.credentials, store.audit))
-    assert stage.server.asked == 0
