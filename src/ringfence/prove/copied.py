@@ -51,7 +51,7 @@ async def _kind(parts: Parts, box: Box) -> Any:  # no user has jails of her own 
 _OUTWARD = {
     "        self._egress = parts.egress\n": "        self._egress, self._parts = parts.egress, parts\n",
     "and box.kind is BoxKind.HOME": "and await _kind(self._parts, box) is BoxKind.HOME",
-    "or box.kind is not BoxKind.HOME": "or await _kind(self._parts, box) is not BoxKind.HOME",
+    "if box.kind is not BoxKind.HOME": "if await _kind(self._parts, box) is not BoxKind.HOME",
 }
 
 Patch = Callable[[str], str]

@@ -80,6 +80,17 @@ async def test_it_waits_also_when_the_hello_comes_while_it_is_opened() -> None:
     await opening
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+async def test_a_box_without_one_keeps_nobody_whose_hello_comes_after(fresh: bool) -> None:
+    """As at a first start of a run's box, and each time its wire is dialled again."""
+    out = _made(Egress())
+    await out.opened(_box(BoxKind.RUN), (), fresh=fresh)
+    for _ in range(2):
+        out.greeted(BOX, ())
+        assert (await asyncio.wait_for(out.equipped(BOX, "r/1", SPEC), 5)).env == {}
+    await out.closed(BOX)
+
+
 async def test_a_box_that_has_none_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     out = _made(Egress())
     out.greeted(BOX, ())

@@ -24,7 +24,7 @@ OPENED_SECONDS = 20.0  # that a command waits for its box's way out; it takes so
 class Outward:
     def __init__(self, parts: Parts) -> None:
         self._egress = parts.egress
-        self._homes: dict[BoxId, tuple[TenantId, UserId]] = {}
+        self._homes: dict[BoxId, tuple[TenantId, UserId] | None] = {}  # opened; None: without a way out, not a home
         self._early: dict[BoxId, set[str]] = {}  # commands that ended since the hello of a box that is not open yet
         self._yet: dict[BoxId, asyncio.Event] = {}  # boxes that are yet to be opened
         self._let_go = False
@@ -52,7 +52,11 @@ class Outward:
             self._decided(box.id)
 
     async def _opened(self, box: Box, keys: Collection[str], *, fresh: bool) -> None:
-        if self._egress is None or box.kind is not BoxKind.HOME:
+        if self._egress is None:
+            return
+        if box.kind is not BoxKind.HOME:
+            self._homes[box.id] = None
+            self._early.pop(box.id, None)
             return
         if fresh:
             await self._egress.close(box.id)
