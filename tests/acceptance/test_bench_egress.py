@@ -11,9 +11,11 @@ from ringfence.bench.egress import Plan, run
 from ringfence.bench.egress_sides import FIRSTS, HOST, Sides, sides
 
 pytestmark = pytest.mark.root
-TINY = Plan(rounds=1, times=40, bytes=8 << 20, events=20, tokens=4, requests=200, seconds=0.5, firsts=FIRSTS[:3])
+TINY = Plan(
+    rounds=1, times=40, bytes=8 << 20, events=20, tokens=4, requests=200, seconds=0.5, firsts=FIRSTS[:3], rests=1
+)
 ROWS = ("memory of an idle", "added to a request", "added to a new", "processor time", "speed of one", "a server's event",
-        "added to a model's", "requests a second", "memory that a worker gains")  # fmt: skip
+        "added to a model's", "requests a second", "memory that a worker gains", "memory of a box's", "added to the first")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +37,11 @@ def test_every_row_says_what_was_promised_and_whether_it_holds(rows: list[dict[s
 def test_the_way_by_the_worker_is_the_longer_one(rows: list[dict[str, Any]]) -> None:
     """Were one side measured twice, nothing would be added."""
     by_name = {name: row for row, name in zip(rows, ROWS, strict=True)}
-    for name in ("added to a request", "added to a new", "added to a model's"):
+    for name in ("added to a request", "added to a new", "added to a model's", "added to the first"):
         assert by_name[name]["ours"]["p50_ms"] > by_name[name]["floor"]["p50_ms"] > 0
     assert by_name["processor time"]["value"] > 0.05
     assert 0 < by_name["speed of one"]["value"] < 1
-    assert by_name["memory of an idle"]["value"] > 1
+    assert by_name["memory of an idle"]["value"] > 1 and by_name["memory of a box's"]["value"] == 0
 
 
 def test_what_is_not_at_hand_is_said(rows: list[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
@@ -17,6 +18,7 @@ import pytest
 
 from ringfence.host.egress import dns_serving, resolver
 from ringfence.host.egress.dns_answers import Answers
+from ringfence.host.egress.idleness import Idleness
 from ringfence.host.egress.resolver import ResolveFailed, Resolver
 from ringfence.host.egress.synthetic import Names
 from tests.support.egress_outside import LOOPBACK, NameServer, nameserver
@@ -202,6 +204,7 @@ class Served:
     def __init__(self, answers: Answers, names: Names) -> None:
         self.answers = answers
         self.names = names
+        self.idleness = Idleness(time.monotonic)
         self.udp = socket.socket(type=socket.SOCK_DGRAM)
         self.udp.bind((LOOPBACK, 0))
         self.udp.setblocking(False)
@@ -223,8 +226,8 @@ async def served() -> AsyncIterator[Served]:
     made = Served(Answers(names, lambda name: name == "api.test", lambda _: None), names)
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(dns_serving.datagrams(made.udp, made.answers.answer)),
-            group.create_task(dns_serving.connections(made.tcp, made.answers.answer)),
+            group.create_task(dns_serving.datagrams(made.udp, made.answers.answer, made.idleness)),
+            group.create_task(dns_serving.connections(made.tcp, made.answers.answer, made.idleness)),
         ]
         try:
             with made.udp, made.tcp:

@@ -184,6 +184,12 @@ async def test_what_is_mounted_or_revoked_meanwhile_is_not_given(tmp_path: Path)
         b'{"t": "outcome", "row": "\\u0000", "status": 200, "error": "", "up": 0, "down": 0}',
         b'{"t": "ending", "why": "x\\u001b[2J\\nroot logged in"}',
         b'{"t": "finding", "kind": "authority_mismatch", "invocation": "", "details": {"host": "a\\u0007"}}',
+        b'{"t": "idle", "names": []}',
+        b'{"t": "rested", "names": []}',  # nobody told it to rest
+        b'{"t": "rested", "names": [["API.test", "198.18.0.1"]]}',
+        b'{"t": "rested", "names": [["api.test", "198.18.0.1", ""]]}',
+        b'{"t": "rested", "names": [["198.18.0.2", "198.18.0.1"]]}',
+        b'{"t": "rested", "names": {"api.test": "198.18.0.1"}}',
         b"x" * (MAX_PACKET + 1),
     ],
 )

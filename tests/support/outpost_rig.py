@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+from ringfence.host.egress.configuration import Bounds
 from ringfence.host.egress.control import MAX_PACKET, VERSION
 from ringfence.host.egress.outpost import Outpost
 from ringfence.host.egress.site import Site
@@ -179,7 +180,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(other: SqlStore | None = None) -> AsyncIterator[Stage]:
+async def staged(other: SqlStore | None = None, bounds: Bounds | None = None) -> AsyncIterator[Stage]:
     """`other`: a real store in the place of the scripted one, but for invocations."""
     rows, outlets = Rows(), Outlets()
     scripted = SimpleNamespace(credentials=rows, egress_rules=rows, audit=rows, rolls=rows, shared=False)
@@ -191,7 +192,7 @@ async def staged(other: SqlStore | None = None) -> AsyncIterator[Stage]:
     clock = SimpleNamespace(monotonic=time.monotonic, now=lambda: datetime.now(UTC))
     numbers = iter(range(1, 1000))
     ids = SimpleNamespace(new=lambda prefix: f"{prefix}_{next(numbers)}")
-    sources = Sources(store, outlets, rows, rows, clock, ids, Site(roots=""), b"k" * 32)
+    sources = Sources(store, outlets, rows, rows, clock, ids, Site(roots="", bounds=bounds or Bounds()), b"k" * 32)
     stage = Stage(WayOut(sources), rows, outlets)
     try:
         yield stage

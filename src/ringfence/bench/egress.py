@@ -35,6 +35,7 @@ class Plan:
     requests: int = 5000  # for the memory
     seconds: float = 5.0  # of the rates
     firsts: tuple[str, ...] = FIRSTS
+    rests: int = 3  # of half a minute each
 
 
 WHOLE = Plan()
@@ -66,6 +67,8 @@ def run(say: Callable[[str], None], plan: Plan = WHOLE, mitmdump: str = "") -> t
         rows.append(_against(both, plan, mitmdump))
         say(f"{plan.requests} requests")
         rows.append(_growth(both, plan))
+        say("at rest")
+        rows += _rests(both, plan, first_direct)
     return rows, [
         f"p50 of a kept request {Series(tuple(kept)).p50:.2f} ms, straight {Series(tuple(kept_direct)).p50:.2f} ms",
         f"a commit of a database beside the server's: p50 {commit.p50:.2f} ms, p99 {commit.p99:.2f}; a model's first token "
@@ -94,8 +97,10 @@ def _added(name: str, ours: list[float], floor: list[float], most: float) -> Row
 
 
 def _streams(both: Sides, plan: Plan) -> Row:
-    ours = [both.box("stream", bytes=plan.bytes)["speed"] for _ in range(plan.rounds)]
-    floor = [both.direct("stream", bytes=plan.bytes)["speed"] for _ in range(plan.rounds)]
+    ours, floor = [], []
+    for _ in range(plan.rounds):
+        ours.append(both.box("stream", bytes=plan.bytes)["speed"])
+        floor.append(both.direct("stream", bytes=plan.bytes)["speed"])
     best, straight = max(ours) / 1e6, max(floor) / 1e6
     details = {"ours_mb_s": round(best, 1), "floor_mb_s": round(straight, 1)}
     return at_least("speed of one TLS stream against straight", best / straight, "x", STREAM_SHARE, **details)
@@ -126,8 +131,8 @@ def _commits(both: Sides, plan: Plan) -> Series:
 
 def _growth(both: Sides, plan: Plan) -> Row:
     """The slope of the worker's memory over requests, by least squares."""
-    pid, points, step = both.worker(), [], max(1, plan.requests // 20)
     both.box("keep_alive", times=_WARM)
+    pid, points, step = both.worker(), [], max(1, plan.requests // 20)
     for done in range(0, plan.requests, step):
         both.box("keep_alive", times=step)
         points.append((float(done), float(own_bytes(pid))))
@@ -138,6 +143,19 @@ def _growth(both: Sides, plan: Plan) -> Row:
     return at_most(
         f"memory that a worker gains by a request, over {plan.requests}", line.slope, "bytes", GROWTH, **details
     )
+
+
+def _rests(both: Sides, plan: Plan, floor: list[float]) -> list[Row]:
+    """What is left of a way out that nobody uses, and what the connection pays that calls for a worker."""
+    left: list[int] = []
+    ours: list[float] = []
+    for _ in range(plan.rests):
+        left.append(both.at_rest())
+        ours += both.box("first", hosts=[HOST])["ms"]
+    return [
+        at_most("memory of a box's way out at rest", max(left) / 1e6, "MB", 0.0),
+        _added("the first connection after a rest, its request included, p50", ours, floor, FIRST_MS),
+    ]
 
 
 # --- against another proxy --------------------------------------------------------------------------------------------

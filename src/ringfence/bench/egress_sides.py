@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ from typing import Any
 
 from ringfence.bench import egress_client
 from ringfence.bench.throwaway import CommandFailed, Installation, remove, state_base
+from ringfence.host.egress.configuration import Bounds
 
 USER, HOST, MODEL = "alice", "bench.test", "bench"
 FIRSTS = tuple(f"h{n}.bench.test" for n in range(20))  # 30 names a minute get a certificate
 PYTHON = "/usr/bin/python3"
 BUNDLE = "/etc/ringfence/bundle.pem"
 SECONDS = 900.0
+_REST_SECONDS = 10.0  # a worker looks every second whether it is idle, and ends in some milliseconds
 _PACKAGE = Path(__file__).parents[1]
 _BOUNDS = {"requests_second: float = 200.0": "requests_second: float = 1e6", "burst: int = 400": "burst: int = 10**6"}
 
@@ -64,11 +67,21 @@ class Sides:
 
     def worker(self) -> int:
         """Its pid. CommandFailed: there is none, or not one."""
-        uid = int(self.made.box(USER)["uid"]) + 1
-        found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _uid(path) == uid]
+        found = self.workers()
         if len(found) != 1:
             raise CommandFailed(f"the box has {len(found)} workers")
         return found[0]
+
+    def workers(self) -> list[int]:
+        uid = int(self.made.box(USER)["uid"]) + 1
+        return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _uid(path) == uid]
+
+    def at_rest(self) -> int:
+        """Bytes that the box's way out has to itself once nothing was asked for longer than a worker stays: of what runs then."""
+        until = time.monotonic() + Bounds().idle_ends + _REST_SECONDS
+        while (found := self.workers()) and time.monotonic() < until:
+            time.sleep(0.5)
+        return sum(own_bytes(pid) for pid in found)
 
 
 def on_host(ask: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from ringfence.spawner.start import Starter
 from ringfence.spawner.tasks import Steps
 from ringfence.spawner.template import Template
 from ringfence.spawner.warmer import Warmer
+from ringfence.spawner.workers import Workers
 
 FILES_EACH = 8  # helpers of one box at once; each ends after 10 s idle
 FILES_ALL = 64
@@ -59,9 +60,13 @@ class Operations:
             protocol.Trust: self._outward.trust,
         }
 
+    @property
+    def workers(self) -> Workers:
+        return self._outward.workers
+
     def tend(self) -> None:
         """Some child has ended."""
-        self._outward.workers.tend()
+        self.workers.tend()
 
     def begin(self, request: protocol.Request) -> Answer | Steps[Answer]:
         """The answer, or the steps to it. Raises SpawnerError or OSError, also from the steps."""
@@ -103,13 +108,13 @@ class Operations:
     def _start(self, request: protocol.Start) -> Steps[Answer]:
         entry = self._registry.get(request.box)
         if self._starter.alive(entry.box) is None:  # else it is asked what runs already
-            yield from self._outward.workers.end(entry.box)
+            yield from self.workers.end(entry.box)
         started = yield from self._starter.start(entry, request.limits)
         return Answer(started)
 
     def _stop(self, request: protocol.Stop) -> Steps[Answer]:
         entry = self._registry.get(request.box)
-        yield from self._outward.workers.end(entry.box)
+        yield from self.workers.end(entry.box)
         yield from self._starter.end(entry)
         return Answer(None)
 
@@ -119,7 +124,7 @@ class Operations:
             raise Refused("the box does not run", "start it first")
         wanted = isinstance(request, protocol.Freeze)
         if wanted:
-            yield from self._outward.workers.end(entry.box)
+            yield from self.workers.end(entry.box)
         yield from self._host.cgroups.freeze(entry.box, frozen=wanted)
         return Answer(None)
 
@@ -175,7 +180,7 @@ class Operations:
         except NotFound:
             self._registry.clear(request.box)
             return Answer(None)
-        yield from self._outward.workers.end(entry.box)
+        yield from self.workers.end(entry.box)
         yield from self._starter.end(entry, for_good=True)
         for pid in [pid for pid, box in self._helpers.items() if box == entry.box]:
             if self._children.running(pid):

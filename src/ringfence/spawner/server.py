@@ -74,6 +74,8 @@ class Server:
             for fd in self._children.outputs():
                 if fd in ready:
                     self._children.drain(fd)
+            if self._operations.workers.ends in ready:
+                self._operations.workers.forget()
             self._advance(ready)
             self._exchange(ready)
             self._admit()
@@ -84,7 +86,7 @@ class Server:
         poll = select.poll()
         events = select.POLLIN if len(self._replies) < UNSENT else 0
         poll.register(self._channel.fileno(), events | (select.POLLOUT if self._replies else 0))
-        for fd in (self._wakeup, *self._children.outputs()):
+        for fd in (self._wakeup, self._operations.workers.ends, *self._children.outputs()):
             poll.register(fd, select.POLLIN)
         for task in self._tasks:
             if task.wait.fd is not None:

@@ -1,13 +1,14 @@
 """The egress workers of this server: one of a box at most, known by a pidfd that was compared with its kernel-told pid.
 
-A worker's end is its own doing (its control socket was closed), the server's wish, or its box's stop, freeze or removal.
-Must never signal a process that has not shown, after its pidfd was opened, that it runs under the box's egress id.
+A worker's end is its own doing (its control socket was closed), the server's wish, or its box's stop, freeze or removal. Of one that has
+ended nothing is kept. Must never signal a process that has not shown, after its pidfd was opened, that it runs under the box's egress id.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import struct
@@ -42,6 +43,7 @@ class Workers:
         self._config = config
         self._template = template
         self._pidfds: dict[str, int] = {}  # box -> of its worker, alive or just ended
+        self._ends = select.epoll()  # of all of them but one that is being ended
 
     def begin(self, entry: Entry) -> Steps[tuple[int, socket.socket]]:
         """(pid, the server's end of its control socket) of a new worker that has closed itself in. Raises SpawnerError, with
@@ -80,27 +82,53 @@ class Workers:
         pidfd = _open(pid, uid) if found == uid else None
         if pidfd is None:
             raise Unavailable(_ENDED, "ask again")
-        self._pidfds[box] = pidfd
+        self._keep(box, pidfd)
         return pid
 
     def end(self, box: str) -> Steps[None]:
         """Kills it and waits until it is gone. Idempotent. Failed: it does not end."""
-        pidfd = self._pidfds.get(box)
+        pidfd = self._pidfds.pop(box, None)
         if pidfd is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        until = time.monotonic() + END_SECONDS
-        while not identity.exited(pidfd):
-            if time.monotonic() >= until:
-                raise Failed("the box's egress worker does not end", "ringfence doctor")
-            yield Wait(until, pidfd)
-        os.close(self._pidfds.pop(box))
+        self._ends.unregister(pidfd)  # this step alone closes it
+        try:
+            yield from _killed(pidfd)
+        except BaseException:
+            self._keep(box, pidfd)
+            raise
+        os.close(pidfd)
+
+    @property
+    def ends(self) -> int:
+        """Readable when a worker has ended, of itself or by whatever hand: `forget` is called then."""
+        return self._ends.fileno()
+
+    def forget(self) -> None:
+        """Lets go of those that have ended. Reaped they are by the template, whose children they were."""
+        over = {pidfd for pidfd, _ in self._ends.poll(0)}
+        for box in [box for box, pidfd in self._pidfds.items() if pidfd in over]:
+            pidfd = self._pidfds.pop(box)
+            self._ends.unregister(pidfd)
+            os.close(pidfd)
 
     def tend(self) -> None:
-        """A child has ended, the template perhaps. Pidfds of workers stay: a step may be waiting for one of them."""
+        """A child has ended, the template perhaps."""
         if self._template is not None:
             self._template.tend()
+
+    def _keep(self, box: str, pidfd: int) -> None:
+        self._pidfds[box] = pidfd
+        self._ends.register(pidfd, select.EPOLLIN)
+
+
+def _killed(pidfd: int) -> Steps[None]:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    until = time.monotonic() + END_SECONDS
+    while not identity.exited(pidfd):
+        if time.monotonic() >= until:
+            raise Failed("the box's egress worker does not end", "ringfence doctor")
+        yield Wait(until, pidfd)
 
 
 def _open(pid: int, uid: int) -> int | None:

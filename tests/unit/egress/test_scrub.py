@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringfence.host.egress.scrub import MASK, Forms, Scrubber, needles
+from ringfence.host.egress.scrub import _WINDOW, MASK, Forms, Scrubber, needles
 
 SECRET = b'ghp_"Real/Token+with<odd>&"chars~(1)2345'
 
@@ -65,6 +65,19 @@ def test_however_it_is_cut(secret: bytes, before: bytes, after: bytes, data: st.
     shown += scrubber.end()
     assert len(shown) == len(whole)
     assert secret not in shown
+
+
+@pytest.mark.parametrize("form", [SECRET, SECRET[:7], SECRET * 2 + b"-", SECRET * 3], ids=len)
+@pytest.mark.parametrize("edge", [_WINDOW, 2 * _WINDOW, 3 * _WINDOW])
+def test_wherever_it_stands_in_a_long_piece(form: bytes, edge: int) -> None:
+    """Long pieces are looked through by windows, of forms below and above 100 bytes. The control has a byte of it changed."""
+    scrubber = Scrubber(Forms.of((form,)))
+    for at in range(edge - 3 * len(form), edge + 1):
+        text = bytes(at) + form + bytes(4 * _WINDOW - at - len(form))
+        assert scrubber.whole(text) == text.replace(form, MASK * len(form)) != text
+    assert scrubber.hits == 3 * len(form) + 1
+    wrong = bytes(edge - 3) + form[:-1] + b"?" + bytes(_WINDOW)
+    assert scrubber.whole(wrong) == wrong
 
 
 def test_an_event_is_not_kept_back() -> None:

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from ringfence.host.egress.synthetic import BLOCK_V4, BLOCK_V6, Names, Reachable, key
+from ringfence.host.egress.synthetic import BLOCK_V4, BLOCK_V6, NAMES, TOLD, Names, Reachable, key
 from ringfence.host.kernel.outward import addresses
 from ringfence.host.kernel.outward.matching import compile_rules
 from ringfence.host.kernel.outward.rules import EgressRule, Mode, Verdict
@@ -60,6 +60,52 @@ def test_after_a_restart_an_old_address_is_its_names_or_nobodys() -> None:
     assert sum(pair[0] == pair[1] for pair in found) > 3900
     # 2,000 others on 131,070 places, 2,000 of them left by names not asked for again: 30 meet one, few move for another's.
     assert len(wrong) < 120
+
+
+def crowded() -> Names:
+    """So many that some have a second place; of TOLD at most one in 300 meets another, so these are chosen to."""
+    names = Names(b"key")
+    first: dict[str, str] = {}
+    met: list[str] = []
+    for n in range(40_000):
+        name = f"host{n}.example.com"
+        place = next(names._places(name))
+        if place in first:
+            met += [first.pop(place), name]
+        first[place] = name
+    for name in met[:300]:
+        names.addresses(name)
+    return names
+
+
+def test_what_a_worker_tells_the_next_is_each_name_at_its_address_whatever_meets() -> None:
+    before, after = crowded(), Names(b"key")
+    told = before.given()
+    assert any(address != next(before._places(name)) for name, address in told)  # some had to go elsewhere
+    after.recall(told[::-1])  # in any order
+    assert {name: after.addresses(name) for name, _ in told} == {name: before.addresses(name) for name, _ in told}
+    assert sorted(after.given()) == sorted(told)
+
+
+def test_the_names_that_are_told_are_those_that_were_used_last() -> None:
+    names = Names(b"key")
+    for name in many(NAMES):
+        names.addresses(name)
+    oldest = many(1)[0]
+    assert len(names.given()) == TOLD and oldest not in dict(names.given())
+    names.name_of(names.addresses(oldest)[0])
+    assert names.given()[-1][0] == oldest
+
+
+def test_what_cannot_have_been_told_is_passed_over() -> None:
+    names = Names(b"key")
+    theirs = Names(b"other").addresses("api.test")[0]
+    own = names.addresses("here.test")[0]
+    names.recall([("api.test", theirs), ("api.test", "8.8.8.8"), ("api.test", own), ("here.test", theirs)])
+    assert names.given() == [("here.test", own)] and names.name_of(own) == "here.test"
+    right = Names(b"key").addresses("api.test")[0]
+    names.recall([("api.test", right)])  # the control
+    assert names.name_of(right) == "api.test"
 
 
 def test_another_user_has_other_addresses() -> None:

@@ -125,6 +125,7 @@ class Answering:
                 data = scrubber.feed(data)
             if data:
                 self._queue(reply.data(data))
+            del data  # who waits for the next holds none
         rest = scrubber.end() if scrubber is not None else b""
         if rest:
             self._queue(reply.data(rest))

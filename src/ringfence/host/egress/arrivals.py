@@ -32,6 +32,14 @@ async def readable(sock: socket.socket) -> None:
         loop.remove_reader(sock)
 
 
+def silence(sock: socket.socket, task: asyncio.Task[None]) -> None:
+    """Ends the task that waits for this socket to be `readable`, and closes it: whatever has come to it and was not taken stays with
+    who has the same socket still."""
+    asyncio.get_running_loop().remove_reader(sock)
+    task.cancel()
+    task.add_done_callback(lambda _: sock.close())
+
+
 async def exactly(sock: socket.socket, count: int) -> bytes:
     """ConnectionError: it ends before."""
     loop, got = asyncio.get_running_loop(), bytearray()

@@ -6,7 +6,7 @@ It must never leave half of a configuration in force: what is not well-formed ra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -62,6 +62,16 @@ class Assembly:
         if not configuration.ca_certificate:
             return Unable()
         return Minter(configuration.ca_certificate, configuration.ca_key, configuration.bounds, self._now, self._clock)
+
+    def given(self) -> list[tuple[str, str]]:
+        """Synthetic addresses, for the next worker."""
+        return self._names.given() if self._names is not None else []
+
+    def recall(self, items: Iterable[tuple[str, str]]) -> None:
+        """Of the worker before. ValueError: there is no configuration yet."""
+        if self._names is None:
+            raise ValueError("names before a configuration")
+        self._names.recall(items)
 
     def close(self) -> None:
         """Idle connections to servers."""

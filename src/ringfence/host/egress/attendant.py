@@ -123,6 +123,11 @@ class Attendant:
             case _:
                 raise Malformed("a packet of a kind that is not known")
 
+    @property
+    def busy(self) -> bool:
+        """Whether something that the worker said is not done with."""
+        return bool(self._asks or self._recording or self._models)
+
     def ended(self, invocation: str) -> None:
         """What it has with the model gateway ends with it, whatever the worker does with its end."""
         for task in [task for task, of in self._models.items() if of == invocation]:

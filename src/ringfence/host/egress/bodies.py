@@ -184,7 +184,7 @@ class Download:
             return data
         if self.before_wait is not None:
             await self.before_wait()
-        return await self._guarded(lambda: self._reader.read(streams.READ))
+        return await self._guarded(lambda: self._reader.read(streams.LONG))
 
     async def _guarded(self, read: Callable[[], Awaitable[T]]) -> T:
         try:

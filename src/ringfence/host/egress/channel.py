@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, TypeVar
 
 from ringfence.host.egress import configured, hearing
@@ -30,11 +31,14 @@ Asked = Callable[[str, Mapping[str, Any]], None]
 
 
 class Channel:
-    """Takes `fd` over. `asked`: a packet's kind and the packet; Malformed from it ends the worker."""
+    """Takes `fd` over. `asked`: a packet's kind and the packet; Malformed from it ends the worker. `busy`: whether it is still to be
+    answered."""
 
-    def __init__(self, fd: int, asked: Asked) -> None:
+    def __init__(self, fd: int, asked: Asked, busy: Callable[[], bool] = lambda: False) -> None:
         self._loop = asyncio.get_running_loop()
-        self._asked = asked
+        self._asked, self._busy = asked, busy
+        self._began, self._idle_ends, self._may_rest = self._loop.time(), inf, False
+        self.rested: tuple[tuple[str, str], ...] | None = None  # names; it has ended because it had nothing to do
         self._seq = self._number = 0
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._confirmed: dict[tuple[str, int], asyncio.Future[str]] = {}
@@ -63,6 +67,7 @@ class Channel:
     async def configure(self, configuration: Configuration) -> None:
         """In force when it returns. Unavailable: it is not, and the worker has been ended."""
         self._seq += 1
+        self._idle_ends = configuration.bounds.idle_ends
         texts = configured.parts(configured.as_text(configuration))
         future = self._expect("seq", self._seq)
         for part, text in enumerate(texts):
@@ -80,6 +85,10 @@ class Channel:
         future = self._expect("n", self._number)
         self._packets.send({"t": "revoke", "credential": credential, "n": self._number})
         await self._within(future, CONFIRM_SECONDS, "the egress worker does not confirm a revocation")
+
+    def names(self, items: Sequence[tuple[str, str]]) -> None:
+        """Of a worker that rested."""
+        self._packets.send({"t": "names", "items": items})
 
     def listen(self, listener: Listener, invocation: str = "") -> None:
         """Gives it a copy of the socket. Unavailable: the server has no descriptor left."""
@@ -124,6 +133,13 @@ class Channel:
             case "refused":
                 hearing.only(said, "seq", "why")
                 self._confirm("seq", hearing.number(said, "seq"), hearing.text(said, "why") or "?")
+            case "idle":
+                hearing.only(said)
+                if not self._busy():
+                    self._may_rest = True
+                    self._packets.send({"t": "rest"})
+            case "rested":
+                self._rest(hearing.rested(said))
             case "ending":
                 hearing.only(said, "why")
                 self.close(f"it says: {hearing.text(said, 'why', 200)}")
@@ -131,6 +147,13 @@ class Channel:
                 self._asked(kind, said)
             case _:
                 raise Malformed("a packet without a kind")
+
+    def _rest(self, names: tuple[tuple[str, str], ...]) -> None:
+        """One that ends sooner is a crash: the next one would be begun at once, again and again."""
+        if not self._may_rest or self._loop.time() - self._began < self._idle_ends:
+            raise Malformed("it rests before it may")
+        self.rested = names
+        self.close("it had nothing to do")
 
     def _pay(self, size: int) -> None:
         if not self._tokens.take(1 + size / 1024):

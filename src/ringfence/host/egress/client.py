@@ -70,7 +70,7 @@ class Client:
             data = bytes(self.pending)
             self.pending.clear()
             return data
-        return await self.reader.read(streams.READ)
+        return await self.reader.read(streams.LONG)
 
     async def waited(self) -> bool:
         """Until the first byte of a head is there. False: the end came instead."""

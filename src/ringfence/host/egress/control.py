@@ -6,6 +6,7 @@ box sends. The server takes of it only what this user's own configuration names,
 
 server -> worker
     configure {seq, part, parts, text}      text: a part of Configuration as JSON; the last part puts it in force, all at once
+    names {items}                           items [[name, address]]: synthetic, as the worker before had them
     listen {kind, port, invocation} + fd    kind proxy | transparent | dns_udp | dns_tcp; invocation "" : unattributed
     unlisten {port}                         its listener and the connections that came by it are closed
     tickets {invocation, items, ended}      items [{digest, credential, binding, more, expires, uses}]; replaces those it had.
@@ -16,6 +17,7 @@ server -> worker
     answer {n, ok, why, row}                to an intent (row: its id) or a hold
     model {n} + fd | {n, error, configured} answer: a stream socket that speaks HTTP/1.1 to the gateway
     revoke {credential, n}                  forget its value, end what uses it; answered by `done`
+    rest {}                                 to `idle`: take nobody any more and say `rested`, unless something has begun since
     end {}                                  finish: close listeners, give requests 2 s, exit 0
 
 worker -> server
@@ -29,6 +31,8 @@ worker -> server
     hold {n, invocation, rule, query}       rule: what would be merged, as JSON; query: names of the request's parameters
     model {n, invocation, digest}
     traffic {items, dropped}                items [{host, port, verdict, reason, invocation, method, requests, up, down}]
+    idle {}                                 there has been nothing to do for Bounds.idle_ends; again after as long
+    rested {names}                          nobody is taken any more, all is told; names as in `names`. The server closes the socket
     ending {why}                            its last word, constant text: a packet that may not be, a fault of its own
     finding {kind, invocation, details}     placeholder_foreign, placeholder_expired, secret_reflected, ... (hearing.KINDS)
 

@@ -1,6 +1,7 @@
 """The sockets of a box's resolver: datagrams, and connections of a few questions. Bounded; one question at a time.
 
-It must never let a flood of questions keep the worker from its connections: after each answer the others have their turn.
+It must never let a flood of questions keep the worker from its connections: after each answer the others have their turn. Nor may it
+take a question that it does not answer: what has come and was not taken is there for the next worker.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import socket
 import struct
 from collections.abc import Callable
 
-from ringfence.host.egress.arrivals import exactly
+from ringfence.host.egress.arrivals import exactly, readable
+from ringfence.host.egress.idleness import Idleness
 
 _LONGEST = 4096  # bytes of a question: names have 255, options of EDNS some dozens
 _CONNECTIONS = 16
@@ -22,36 +24,45 @@ _BACK_OFF = 0.1
 Answer = Callable[[bytes], bytes | None]
 
 
-async def datagrams(sock: socket.socket, answer: Answer) -> None:
+async def datagrams(sock: socket.socket, answer: Answer, idleness: Idleness) -> None:
     """Until cancelled. `sock`: non-blocking, bound; the caller's."""
     loop = asyncio.get_running_loop()
     while True:
+        await readable(sock)  # one turn of the loop at least
         try:
-            data, source = await loop.sock_recvfrom(sock, _LONGEST)
-            said = _answered(answer, data)
-            if said is not None:
-                await loop.sock_sendto(sock, said, source)
+            with idleness.busy():
+                data, source = sock.recvfrom(_LONGEST)
+                said = _answered(answer, data)
+                if said is not None:
+                    await loop.sock_sendto(sock, said, source)
+        except BlockingIOError:  # it was damaged on its way
+            continue
         except OSError:  # who asked has gone, or has no port any more
             await asyncio.sleep(_BACK_OFF)
-        await asyncio.sleep(0)  # a datagram that is there already is taken without a pause
 
 
-async def connections(sock: socket.socket, answer: Answer) -> None:
+async def connections(sock: socket.socket, answer: Answer, idleness: Idleness) -> None:
     """Until cancelled. `sock`: non-blocking, listening; the caller's."""
-    loop = asyncio.get_running_loop()
     free = asyncio.Semaphore(_CONNECTIONS)
+
+    def over(_: asyncio.Task[None]) -> None:
+        idleness.over()
+        free.release()
+
     async with asyncio.TaskGroup() as group:
         while True:
             await free.acquire()
+            await readable(sock)
             try:
-                opened, _ = await loop.sock_accept(sock)
-            except OSError:
+                opened, _ = sock.accept()
+            except OSError as error:
                 free.release()
-                await asyncio.sleep(_BACK_OFF)
+                if not isinstance(error, BlockingIOError):
+                    await asyncio.sleep(_BACK_OFF)
                 continue
-            task = group.create_task(_connection(opened, answer))
-            task.add_done_callback(lambda _: free.release())
-            await asyncio.sleep(0)
+            opened.setblocking(False)
+            idleness.begin()
+            group.create_task(_connection(opened, answer)).add_done_callback(over)
 
 
 async def _connection(sock: socket.socket, answer: Answer) -> None:

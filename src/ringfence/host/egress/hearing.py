@@ -16,7 +16,9 @@ from ringfence.host.egress.distrust import FINDING
 from ringfence.host.egress.needs import Intent, Outcome, Traffic
 from ringfence.host.egress.packets import Malformed
 from ringfence.host.egress.refusals import FINDINGS
+from ringfence.host.egress.synthetic import TOLD
 from ringfence.host.kernel.errors import Invalid, RingfenceError
+from ringfence.host.kernel.outward import authority
 from ringfence.host.kernel.outward.checking import check_rule
 from ringfence.host.kernel.outward.rules import EgressRule
 from ringfence.host.kernel.outward.spelled import rule_from_json
@@ -128,6 +130,29 @@ def _typed(rule: EgressRule) -> bool:
     """A yes stores it, and JSON has numbers and truth that Python takes for one another."""
     flags, numbers = (rule.plain, rule.websocket, rule.forward_literal), (*rule.ports, rule.up_bytes, rule.down_bytes)
     return all(type(each) is bool for each in flags) and all(type(each) is int for each in numbers)
+
+
+def rested(said: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Names and their synthetic addresses, for the next worker, which looks whether that can be (synthetic.Names.recall)."""
+    only(said, "names")
+    items = said.get("names")
+    if not isinstance(items, list) or len(items) > TOLD:
+        raise Malformed("names that are none")
+    return tuple(map(_stands_for, items))
+
+
+def _stands_for(raw: object) -> tuple[str, str]:
+    if not isinstance(raw, list) or len(raw) != 2:
+        raise Malformed("a name that is none")
+    said = dict(zip(("name", "address"), raw, strict=True))
+    name = text(said, "name", _HOST)
+    try:
+        canonical = authority.host(name.encode())
+    except authority.Malformed:
+        raise Malformed("a name that is none") from None
+    if canonical != name or authority.literal(name) is not None:
+        raise Malformed("a name that is none")
+    return name, text(said, "address", 15)
 
 
 def model(said: Mapping[str, Any]) -> tuple[int, str, str]:

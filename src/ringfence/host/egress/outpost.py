@@ -1,8 +1,8 @@
 """One running box's way out, as the server has it: its listeners, its live invocations, and a worker while there is need.
 
-The worker is asked for at the first connection, single flight, and again after it has ended: at once the first time, later each
-time twice as late, and who connects meanwhile is refused. Whatever it was told is told to the next. Must never pass a byte
-itself.
+The worker is asked for at the first connection, single flight, and ends when it has had nothing to do for a while. The next connection
+calls for another, at once. One that ends otherwise is followed by the next at once the first time, later each time twice as late, and
+who connects meanwhile is refused. Whatever it was told is told to the next. Must never pass a byte itself.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Outpost:
         self._uses = Uses()
         self._rows = Bucket(ROWS_SECOND, ROWS_BURST, clock)
         self._revoked: dict[str, int] = {}
+        self._names: tuple[tuple[str, str], ...] = ()  # of the last worker that rested
         self._worker: Channel | None = None
         self._attendant: Attendant | None = None  # of that worker
         self._configuring = asyncio.Lock()
@@ -196,8 +197,9 @@ class Outpost:
         if (worker := self._worker) is not None:
             try:
                 await worker.revoke(credential)
-            except RingfenceError as error:  # it has been ended, and the value with it
-                self._log.warning("box %s: %s", self.home.box, error.message)
+            except RingfenceError as error:  # it has ended, and the value with it
+                if worker.rested is None:
+                    self._log.warning("box %s: %s", self.home.box, error.message)
 
     def cut(self, why: str) -> None:
         """Its worker ends; the next reads for itself."""
@@ -244,7 +246,9 @@ class Outpost:
                 worker.close("its server lets it go")
             if attendant is not None:  # it goes on by itself: what is on record stands, whoever is ended here
                 self._counters.chores.go(attendant.over(), f"end of a worker of {self.home.box}", last=True)
-            if not self._closed:
+            if worker is not None and worker.rested is not None:
+                self._names = worker.rested
+            elif not self._closed:
                 self._crashed(began, why)
         return served
 
@@ -266,7 +270,7 @@ class Outpost:
     async def _started(self) -> Channel:
         """RingfenceError: there is none; what there is of one is in `_worker` and `_attendant`."""
         fd = await self._outlets.worker(self.home.box)
-        channel = self._worker = Channel(fd, lambda kind, said: attendant.asked(kind, said))
+        channel = self._worker = Channel(fd, lambda kind, said: attendant.asked(kind, said), lambda: attendant.busy)
         attendant = self._attendant = Attendant(self.home, self._counters, self, self.tally, channel.say)
         if self._closed:
             channel.close("its box is closed")
@@ -276,6 +280,7 @@ class Outpost:
             await channel.configure(await self._configure(self.home, list(self.bindings.values())))
         if self._closed:
             raise Unavailable("its box is closed", remedy="try again")
+        channel.names(self._names)
         for listener in self.sockets:
             if listener.kind != "proxy":
                 channel.listen(listener)

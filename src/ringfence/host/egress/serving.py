@@ -1,20 +1,22 @@
 """All connections of one worker: listeners in, configuration exchanged as one, what lost permission cut.
 
 Without a configuration nothing passes. It must never let a connection outlive the rule, the listener or the credential that it
-is there by, nor take more connections than `Bounds.connections`: who comes then waits in the kernel's queue.
+is there by, nor take more connections than `Bounds.connections`: who comes then waits in the kernel's queue. Nor may it take one
+that it does not serve: who has come and was not taken is there for the next worker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from ringfence.host.egress import resting
-from ringfence.host.egress.arrivals import original_destination
+from ringfence.host.egress.arrivals import original_destination, readable, silence
 from ringfence.host.egress.entrance import Destination, Entrance
+from ringfence.host.egress.idleness import Idleness
 from ringfence.host.egress.judging import Policy, still
 from ringfence.host.egress.tickets import Ticket
 from ringfence.host.egress.works import Desk, Works
@@ -32,18 +34,20 @@ class _Listener:
 
     def end(self) -> None:
         """The server has the same socket still, and epoll goes on watching what is closed here alone (epoll(7), question 6):
-        it is taken off while its descriptor is still its own."""
-        asyncio.get_running_loop().remove_reader(self.sock)
-        self.task.cancel()
-        self.sock.close()
+        it is taken off while its descriptor is still its own, and its task takes nobody any more."""
+        silence(self.sock, self.task)
 
 
 class Serving:
-    """`run` is its life; the rest is called while it runs. `destination`: of transparent connections."""
+    """`run` is its life; the rest is called while it runs. `destination`: of transparent connections. `idle`: there has been
+    nothing to do for `Bounds.idle_ends`, and for so long again."""
 
-    def __init__(self, desk: Desk, destination: Destination = original_destination) -> None:
+    def __init__(
+        self, desk: Desk, destination: Destination = original_destination, idle: Callable[[], object] = lambda: None
+    ) -> None:
         self._desk = desk
         self._destination = destination
+        self._idle = idle
         self._works: Works | None = None
         self._listeners: dict[int, _Listener] = {}
         self._live: dict[Entrance, asyncio.Task[None]] = {}
@@ -60,6 +64,8 @@ class Serving:
                 while not self._over.is_set():
                     self._flush()
                     self._rest()
+                    if self.idleness.due(self._desk.bounds.idle_ends):
+                        self._idle()
                     await self._nap()
         finally:
             self._group = None
@@ -80,6 +86,10 @@ class Serving:
         if self._worked and not self._live:
             self._worked = False
             resting.rest()
+
+    @property
+    def idleness(self) -> Idleness:
+        return self._desk.idleness
 
     @property
     def connections(self) -> int:
@@ -125,10 +135,17 @@ class Serving:
             if exchange is not None and not exchange.ticketed():
                 self._cut(entrance)
 
+    def leave(self) -> bool:
+        """Takes nobody any more, and has told what was counted. False: something has begun since `idle`, and all goes on."""
+        if not self.idleness.still():
+            return False
+        self._deaf()
+        self._flush()
+        return True
+
     async def end(self, grace: float = 2.0) -> None:
         """No new connection; those that are in an exchange get `grace` seconds."""
-        for port in list(self._listeners):
-            self._listeners.pop(port).end()
+        self._deaf()
         for entrance in list(self._live):
             if entrance.requests is None or entrance.current.exchange is None:
                 self._cut(entrance)
@@ -142,19 +159,22 @@ class Serving:
 
     # --- connections ---------------------------------------------------------------------------------------------
 
+    def _deaf(self) -> None:
+        for port in list(self._listeners):
+            self._listeners.pop(port).end()
+
     async def _accept(self, port: int, listener: socket.socket, invocation: str, *, transparent: bool) -> None:
-        loop = asyncio.get_running_loop()
+        """From being taken to being served there is no wait in which this could be cancelled."""
         while True:
+            await readable(listener)
+            await self._slot()
             try:
-                sock, _ = await loop.sock_accept(listener)
-            except OSError:
-                await asyncio.sleep(_BACK_OFF)
+                sock, _ = listener.accept()
+            except OSError as error:
+                self._slots.release()
+                if not isinstance(error, BlockingIOError):
+                    await asyncio.sleep(_BACK_OFF)
                 continue
-            try:
-                await self._slot()
-            except BaseException:
-                sock.close()
-                raise
             self._enter(sock, port, invocation, transparent=transparent)
 
     async def _slot(self) -> None:
@@ -188,8 +208,16 @@ class Serving:
             invocation=invocation,
             destination=self._destination if transparent else None,
         )
-        self._live[entrance] = self._group.create_task(self._served(entrance))
         self._worked = True
+        self.idleness.begin()
+        task = self._live[entrance] = self._group.create_task(self._served(entrance))
+        task.add_done_callback(lambda _: self._left(entrance))  # also of one that is cut before its first turn
+
+    def _left(self, entrance: Entrance) -> None:
+        """Idempotent."""
+        if self._live.pop(entrance, None) is not None:
+            self.idleness.over()
+            self._slots.release()
 
     def _now(self) -> Works:
         assert self._works is not None  # it is never taken back
@@ -203,8 +231,7 @@ class Serving:
             entrance.cut()
             self._desk.findings.tell("worker_fault", entrance.invocation, {"error": type(error).__name__})
         finally:
-            self._live.pop(entrance, None)
-            self._slots.release()
+            self._left(entrance)
 
     def _cut(self, entrance: Entrance) -> None:
         task = self._live.get(entrance)

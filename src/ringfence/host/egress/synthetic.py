@@ -1,9 +1,10 @@
 """Addresses that stand for names inside a box: given out by the box's resolver, read back when a connection comes.
 
 An address is derived from the name under a key that stays with the user, so a new worker gives a name the address that it had
-before: what a client of the box remembers leads to the same host, or, until the name is asked for again, to none. Where two
-names meet in one IPv4 address, the later one takes its next; should a worker of later give the place to the other, Host and SNI
-still have to name the host that the address stands for now, and another one's request is refused.
+before. One that ends because it is idle tells its names to the next (`given`, `recall`): what a client of the box remembers leads to
+the same host. After any other end, until the name is asked for again, it leads to none. Where two names meet in one IPv4 address, the
+later one takes its next; should a worker of later give the place to the other, Host and SNI still have to name the host that the
+address stands for now, and another one's request is refused.
 
 It must never give out an address that is a real host's, nor for a name that no rule could let through: nothing is asked
 outside, so that no label of a name ever leaves (docs/threats.md, L05).
@@ -27,6 +28,8 @@ BLOCK_V4 = IPv4Network("198.18.0.0/15")
 # Unique local (RFC 4193), the 40 bits drawn once; 80 bits of hash behind it never meet.
 BLOCK_V6 = IPv6Network("fd5e:7c1d:9a42::/48")
 NAMES = 4096
+# That the next worker is told: one packet (hearing.py). At 253 characters of a name, 15 of an address and 8 of JSON 110 KB.
+TOLD = 400
 _PLACES = 16  # places that a name tries: all taken by chance is one in 32**16
 _V4_MASK = int(BLOCK_V4.hostmask)
 
@@ -54,10 +57,21 @@ class Names:
             self._given.move_to_end(name)
         return name
 
-    def _give(self, name: str) -> tuple[str, str]:
+    def given(self) -> list[tuple[str, str]]:
+        """(name, IPv4) of the TOLD that were used last, the oldest first."""
+        return [(name, given[0]) for name, given in list(self._given.items())[-TOLD:]]
+
+    def recall(self, items: Iterable[tuple[str, str]]) -> None:
+        """What `given` said under the same key. One that cannot have been said is passed over: no name has a place that is not its."""
+        for name, address in items:
+            if name not in self._given and address not in self._names and address in self._places(name):
+                self._give(name, address)
+
+    def _give(self, name: str, address: str = "") -> tuple[str, str]:
+        """`address`: free, and one of its places; "": the first of those that is."""
         while len(self._given) >= self._most:
             self._forget(next(iter(self._given)))
-        given = (self._free(name), self._v6(name))
+        given = (address or self._free(name), self._v6(name))
         self._given[name] = given
         self._names.update((address, name) for address in given)
         return given

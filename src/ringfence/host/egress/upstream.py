@@ -21,7 +21,7 @@ from ringfence.host.egress.needs import DialFailed
 from ringfence.host.egress.ours import ours
 from ringfence.host.egress.reach import Reach
 from ringfence.host.egress.resolver import ResolveFailed, Resolver
-from ringfence.host.egress.streams import HIGH_WATER, READ, SmallTls, Streams
+from ringfence.host.egress.streams import AHEAD, HIGH_WATER, SmallTls, Streams
 from ringfence.host.kernel.outward import addresses, authority
 
 _CONNECT = 10.0  # seconds for all addresses together, the company's proxy included
@@ -149,7 +149,7 @@ class Dialler:
 
     async def _opened(self, sock: socket.socket, way: Way, place: _Place) -> Held:
         loop = asyncio.get_running_loop()
-        reader = _Whole(limit=READ)
+        reader = _Whole(limit=AHEAD)
         protocol = _Ending(reader, place, self._keeping)
         if way.tls:
             waiter = loop.create_future()

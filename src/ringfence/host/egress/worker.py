@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ringfence.host.egress import configured, dns_serving
+from ringfence.host.egress.arrivals import silence
 from ringfence.host.egress.assembly import Assembly
 from ringfence.host.egress.control import VERSION
 from ringfence.host.egress.counting import Counting
@@ -61,6 +62,7 @@ class Worker:
         self._tasks: dict[int, asyncio.Task[None]] = {}  # of DNS listeners
         self._socks: dict[int, socket.socket] = {}
         self._ending: asyncio.Task[None] | None = None
+        self._resting = False
         self._text: list[str] = []  # parts of a configuration, until the last
         self._tickets, self._counting, self._holding = Tickets(_now), Counting(), Holding(time.monotonic)
         self._assembly = Assembly(trust, lambda: datetime.fromtimestamp(_now(), UTC), time.monotonic, self._unknown)
@@ -69,6 +71,7 @@ class Worker:
         self._life: list[asyncio.Task[None]] = []
         self._kinds: dict[str, Callable[[Mapping[str, Any], Sequence[int]], None]] = {
             "configure": self._configure,
+            "names": self._named,
             "listen": self._listen,
             "unlisten": self._unlisten,
             "tickets": self._ticketed,
@@ -76,6 +79,7 @@ class Worker:
             "answer": self._answered,
             "model": self._answered,
             "revoke": self._revoke,
+            "rest": self._rest,
             "end": self._end,
         }
         self.broken = ""
@@ -88,7 +92,8 @@ class Worker:
     def stop(self) -> None:
         if self._hotline is not None:
             self._hotline.gone()
-        for task in (*self._life, *self._tasks.values()):
+        self._unresolved()
+        for task in self._life:
             task.cancel()
 
     # --- what the server says ----------------------------------------------------------------------------------------
@@ -129,15 +134,21 @@ class Worker:
             bounds = configuration.bounds
             self._hotline = Hotline(self._packets.send, self._holding, bounds.hold + _HOLD_SLACK)
             desk = Desk(self._hotline, self._tickets, Flow(bounds, time.monotonic), self._counting, bounds)
-            self._serving = Serving(desk)
+            self._serving = Serving(desk, idle=lambda: self._packets.send({"t": "idle"}))
             self._life = [self._group.create_task(each) for each in (self._serving.run(), self._tidy())]
         self._holding.bound(configuration.bindings)
         self._serving.install(works)
         self._packets.send({"t": "done", "seq": seq})
 
+    def _named(self, said: Mapping[str, Any], fds: Sequence[int]) -> None:
+        self._assembly.recall([(str(name), str(address)) for name, address in said["items"]])
+
     def _listen(self, said: Mapping[str, Any], fds: Sequence[int]) -> None:
         if len(fds) != 1 or self._serving is None:
             raise Malformed("a listener without its socket, or before a configuration")
+        if self._resting:  # it was on its way: the next worker is given it
+            os.close(fds[0])
+            return
         kind, port, invocation = str(said["kind"]), int(said["port"]), str(said["invocation"])
         if kind not in ("proxy", "transparent", "dns_udp", "dns_tcp"):
             raise Malformed("a listener of a kind that is not known")
@@ -151,14 +162,16 @@ class Worker:
         serve = dns_serving.datagrams if kind == "dns_udp" else dns_serving.connections
         at = at if kind == "dns_udp" else -at
         if at in self._tasks:
-            self._tasks.pop(at).cancel()
-            self._socks.pop(at).close()
+            silence(self._socks.pop(at), self._tasks.pop(at))
         self._socks[at] = sock
-        self._tasks[at] = self._group.create_task(serve(sock, self._assembly.answer))
+        self._tasks[at] = self._group.create_task(serve(sock, self._assembly.answer, self._serving.idleness))
 
     async def _accept(self, at: int, sock: socket.socket, invocation: str, *, transparent: bool) -> None:
         assert self._serving is not None
-        self._serving.listen(at, sock, invocation=invocation, transparent=transparent)
+        if self._resting:
+            sock.close()
+        else:
+            self._serving.listen(at, sock, invocation=invocation, transparent=transparent)
 
     def _unlisten(self, said: Mapping[str, Any], fds: Sequence[int]) -> None:
         port = int(said["port"])
@@ -190,6 +203,16 @@ class Worker:
             self._serving.revoke(credential)
         self._packets.send({"t": "done", "n": number})
 
+    def _rest(self, said: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Nobody is taken any more, if nothing has begun since this worker said that it is idle. It is the server that closes the
+        socket: what is closed with a packet unread would take along what was said before."""
+        if self._serving is None:
+            raise Malformed("told to rest before a configuration")
+        if not self._resting and self._serving.leave():
+            self._resting = True
+            self._unresolved()
+            self._packets.send({"t": "rested", "names": self._assembly.given()})
+
     def _end(self, said: Mapping[str, Any], fds: Sequence[int]) -> None:
         if self._ending is None:
             self._ending = self._group.create_task(self._finish())
@@ -206,6 +229,11 @@ class Worker:
         while True:
             await asyncio.sleep(_TIDY_SECONDS)
             self._holding.tidy()
+
+    def _unresolved(self) -> None:
+        """No question of the box's is taken any more."""
+        for at in list(self._tasks):
+            silence(self._socks.pop(at), self._tasks.pop(at))
 
     def _unknown(self, name: str) -> None:
         """A name that no rule lets through was asked for."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ringfence.host.egress import streams
 from ringfence.host.egress.configuration import Bounds, Configuration
 from ringfence.host.egress.counting import Counting, Findings
+from ringfence.host.egress.idleness import Idleness
 from ringfence.host.egress.judging import Policy
 from ringfence.host.egress.limits import Flow
 from ringfence.host.egress.needs import Dialling, Kernel, Minting, Naming, Peeking
@@ -35,9 +36,11 @@ class Desk:
     counting: Counting
     bounds: Bounds
     findings: Findings = field(init=False)
+    idleness: Idleness = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "findings", Findings(self.kernel, self.flow.clock))
+        object.__setattr__(self, "idleness", Idleness(self.flow.clock))
 
 
 @dataclass(slots=True)
