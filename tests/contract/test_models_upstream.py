@@ -15,7 +15,8 @@ from ringfence.host.kernel.models.upstreams import Kind, Upstream
 from ringfence.host.kernel.outward.secret import Secret
 from ringfence.host.models import upstream_pool
 from ringfence.host.models.provider_key import ProviderKey
-from ringfence.host.models.upstream_client import BrokeOff, UpstreamClient
+from ringfence.host.models.upstream_answer import BrokeOff
+from ringfence.host.models.upstream_client import UpstreamClient
 from ringfence.host.models.upstream_pool import NotReached
 from tests.support.egress_tls import Authority
 from tests.support.models_rig import Asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from ringfence.host.kernel.threads import EventKind
 from ringfence.host.store import writer
 from ringfence.host.store.store import open_store
 from ringfence.host.store.transact import Attempt
+from ringfence.host.store.transaction import Tx
 from tests.support.databases import outside
 from tests.support.store import CountingIds, HandClock, Team, a_team, address
 
@@ -38,6 +40,43 @@ async def test_a_thousand_writers_share_their_commits(team: Team) -> None:
         assert [event.cursor for event in events] == list(range(1, 101))
         said = [event.body["text"] for event in events if event.kind is EventKind.MESSAGE]
         assert said == [str(n) for n in range(number, 1000, 20)], "in the order in which they were asked"
+
+
+async def test_nobody_waits_for_writers_that_do_not_come(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write by itself, behind a batch of many."""
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def seen(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(seconds)
+
+    await asyncio.gather(*(team.store.tenants.add(f"t{n}") for n in range(30)))
+    monkeypatch.setattr(asyncio, "sleep", seen)
+    before = team.store.commits
+    await team.store.tenants.add("alone")
+    assert team.store.commits == before + 1 and not any(slept)
+
+
+@pytest.mark.sqlite
+async def test_what_comes_while_a_batch_is_written_is_the_next_one(team: Team) -> None:
+    """However long a commit takes: 30 that come one by one during it are one batch."""
+    held, go, before = threading.Event(), threading.Event(), team.store.commits
+
+    def slow(tx: Tx) -> None:
+        held.set()
+        assert go.wait(30)
+
+    first = asyncio.create_task(team.store._database.write(slow))
+    while not held.is_set():
+        await asyncio.sleep(0.001)
+    others = []
+    for number in range(30):
+        others.append(asyncio.create_task(team.store.tenants.add(f"t{number}")))
+        await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(first, *others)
+    assert team.store.commits == before + 2
 
 
 async def test_a_write_that_fails_leaves_its_neighbours_alone(team: Team) -> None:

@@ -52,6 +52,27 @@ async def test_there_and_back(team: Team, vault: SealedVault, tmp_path: Path) ->
         assert await value_of(team.store, vault, one.id) == value
 
 
+async def test_what_is_known_of_a_version_is_asked_without_a_thread(
+    team: Team, vault: SealedVault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands between a client and its model's first word. And it is asked all the same."""
+    made = await stored(team, vault)
+    credential, sealed = await team.store.credentials.opening(made.id)
+    fresh = await a_vault(tmp_path, team.store)
+    assert (await fresh.open(credential, sealed)).reveal() == CANARY, "which read what was seen"
+
+    async def none(*_: object) -> None:
+        raise AssertionError("a thread")
+
+    monkeypatch.setattr(asyncio, "to_thread", none)
+    assert (await fresh.open(credential, sealed)).reveal() == CANARY
+    monkeypatch.undo()
+    await fresh.revoke(team.store.credentials, made.id)
+    monkeypatch.setattr(asyncio, "to_thread", none)
+    with pytest.raises(Failed, match="revoked"):
+        await fresh.open(credential, sealed)
+
+
 async def test_how_long_a_value_may_be(team: Team, vault: SealedVault) -> None:
     with pytest.raises(TooLarge, match="65536"):
         await stored(team, vault, value=b"x" * (MAX_VALUE + 1))

@@ -28,7 +28,8 @@ from ringfence.host.models.reading import Reading, words_of
 from ringfence.host.models.spellings import Spelling, limits_of, spelling_of
 from ringfence.host.models.sse import Events
 from ringfence.host.models.turns_out import ToolNames
-from ringfence.host.models.upstream_client import ANTHROPIC_VERSION, Answer, BrokeOff, UpstreamClient
+from ringfence.host.models.upstream_answer import Answer, BrokeOff
+from ringfence.host.models.upstream_client import ANTHROPIC_VERSION, UpstreamClient
 from ringfence.host.models.upstream_pool import NotReached
 
 _LATER = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
@@ -73,6 +74,7 @@ class _Called:
         names = ToolNames(tool["name"] for tool in tools)
         asked = await asyncio.to_thread(_text, self._spelling, self._upstream.model, messages, tools, names)
         expected = Expected(len(asked) + (AROUND_TOOLS if tools else 0), self._upstream.max_output)
+        self._client.begin(self._upstream)
         key, hold = await ready(self._client.keys, self._budgets, self._caller, self._upstream, expected, "loop")
         answer = _Answer(self._spelling.reading(names), self._spelling.meter(), on_delta)
         outcome = "failed"

@@ -1,16 +1,16 @@
 """What a call needs before it goes out: a provider's key and a reservation, at the same time.
 
 A key that is known from a call before goes with the reservation: one commit, in which it is held against what stands
-then, while the vault opens it. Must never hand on a key whose release is not on disk.
+then, behind its being opened. Must never hand on a key whose release is not on disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from ringfence.host.kernel.models.granting import Expected
-from ringfence.host.kernel.models.ports import Caller, Changed, Keys
+from ringfence.host.kernel.models.ports import Caller, Changed, Going, Keys
 from ringfence.host.kernel.models.upstreams import Upstream
 from ringfence.host.kernel.models.usage import Usage
 from ringfence.host.kernel.outward.secret import Secret
@@ -25,13 +25,30 @@ async def ready(
         return None, await budgets.hold(caller, upstream, expected, front)
     going = keys.going(caller, upstream.key)
     if going is not None:
-        holding = budgets.hold(caller, upstream, expected, front, going)
         try:
-            return await _both(budgets, upstream, keys.opened(going), holding)
+            return await _known(
+                keys, going, budgets, upstream, lambda: budgets.hold(caller, upstream, expected, front, going)
+            )
         except Changed:
             pass
     holding = budgets.hold(caller, upstream, expected, front)
     return await _both(budgets, upstream, keys(caller, upstream.key), holding)
+
+
+async def _known(
+    keys: Keys, going: Going, budgets: Budgets, upstream: Upstream, reserve: Callable[[], Awaitable[Hold]]
+) -> tuple[Secret, Hold]:
+    """One after the other, without a task for either: what is known is opened in 0.05 ms."""
+    key: Secret | Exception
+    try:
+        key = await keys.opened(going)
+    except Exception as error:
+        key = error
+    held = await reserve()
+    if isinstance(key, Exception):
+        budgets.settle(held, upstream, Usage(), "failed")
+        raise key
+    return key, held
 
 
 async def _both(

@@ -16,7 +16,7 @@ from ringfence.host.models.hiding import Hiding
 from ringfence.host.models.meters import Meter
 from ringfence.host.models.spoken_errors import Wrong
 from ringfence.host.models.sse import Event, Events, first_end
-from ringfence.host.models.upstream_client import Answer, BrokeOff
+from ringfence.host.models.upstream_answer import Answer, BrokeOff
 
 _MAX_WHOLE = 32 << 20  # bytes of an answer that is one object; nobody reads the use in a larger one
 STREAM = "text/event-stream"
@@ -42,7 +42,7 @@ class Relay:
         self._stream = answer.headers.get("content-type", "").partition(";")[0].strip().lower() == STREAM
         take = self._streamed if self._stream else self._plain
         try:
-            async for piece in answer.pieces():
+            async for piece in answer.pieces(self._front.flush):
                 await take(self._hiding.take(piece))
                 if self.outcome == "cut":
                     break

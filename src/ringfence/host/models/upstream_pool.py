@@ -62,6 +62,7 @@ class Pool:
         self._room = asyncio.Semaphore(MOST)
         self._idle: deque[tuple[float, Place, Wire]] = deque()  # the longest idle first
         self._there: set[Wire] = set()  # whose sockets are open
+        self._begun: dict[Place, asyncio.Task[Wire]] = {}  # that nobody has taken yet
 
     async def take(self, place: Place) -> Wire:
         """For one request; `give` it back. NotReached."""
@@ -71,12 +72,29 @@ class Pool:
         except TimeoutError:
             raise NotReached(f"all of {MOST} connections are in use") from None
         try:
-            wire = self._kept(place) or await self._made(place)
+            wire = self._kept(place) or await self._half_made(place) or await self._made(place)
         except BaseException:
             self._room.release()
             raise
         wire.idle = False
         return wire
+
+    def begin(self, place: Place) -> None:
+        """Who is about to take one finds it made, or half made. One that nobody takes then waits with the others."""
+        self._aged()
+        waits = place in self._begun or any(at == place and wire.usable for _, at, wire in self._idle)
+        if waits or self._room.locked():
+            return
+
+        def made(making: asyncio.Task[Wire]) -> None:
+            failed = making.cancelled() or making.exception() is not None  # whoever takes one sees it himself
+            if self._begun.get(place) is making:
+                del self._begun[place]
+                if not failed:
+                    self._rests(place, making.result())
+
+        self._begun[place] = making = asyncio.create_task(self._unasked(place))
+        making.add_done_callback(made)
 
     def give(self, place: Place, wire: Wire, *, again: bool) -> None:
         """`again`: the answer is over, and nothing of it is still to come."""
@@ -84,6 +102,9 @@ class Pool:
         if not (again and wire.usable):
             wire.abort()
             return
+        self._rests(place, wire)
+
+    def _rests(self, place: Place, wire: Wire) -> None:
         wire.idle = True
         self._idle.append((time.monotonic(), place, wire))
         if len(self._idle) > IDLE:
@@ -91,6 +112,11 @@ class Pool:
 
     async def close(self) -> None:
         """Their sockets are closed when it returns."""
+        begun = list(self._begun.values())
+        self._begun.clear()
+        for making in begun:
+            making.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
         self._idle.clear()
         for wire in list(self._there):
             wire.abort()
@@ -105,9 +131,7 @@ class Pool:
 
     def _kept(self, place: Place) -> Wire | None:
         """The one that was used last."""
-        until = time.monotonic() - IDLE_SECONDS
-        while self._idle and self._idle[0][0] < until:
-            self._idle.popleft()[2].abort()
+        self._aged()
         for at in range(len(self._idle) - 1, -1, -1):
             if self._idle[at][1] == place:
                 wire = self._idle[at][2]
@@ -115,6 +139,20 @@ class Pool:
                 if wire.usable:
                     return wire
                 wire.abort()
+        return None
+
+    def _aged(self) -> None:
+        until = time.monotonic() - IDLE_SECONDS
+        while self._idle and self._idle[0][0] < until:
+            self._idle.popleft()[2].abort()
+
+    async def _half_made(self, place: Place) -> Wire | None:
+        """The one that was begun. NotReached: it could not be made."""
+        making = self._begun.pop(place, None)
+        wire = await making if making is not None else None
+        if wire is None or wire.usable:
+            return wire
+        wire.abort()
         return None
 
     # --- a new one ---------------------------------------------------------------------------------------------------
@@ -130,6 +168,11 @@ class Pool:
         except BaseException:
             wire.abort()
             raise
+        return wire
+
+    async def _unasked(self, place: Place) -> Wire:
+        wire = await self._made(place)
+        wire.idle = True
         return wire
 
     async def _connect(self, wire: Wire, place: Place) -> None:

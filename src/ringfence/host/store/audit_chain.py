@@ -42,6 +42,11 @@ _LOCKED = HEAD.with_for_update()
 _FREE = HEAD.with_for_update(skip_locked=True)
 _SET = sa.update(audit_chains).where(audit_chains.c.chain == sa.bindparam("of_chain"))
 # A row and its head are part of whatever is released or intended: at the driver (quick.py).
+_MINE = Quick(
+    sa.select(*(audit_chains.c[name] for name in Head.__dataclass_fields__))
+    .where(audit_chains.c.chain == sa.bindparam("of_chain"))
+    .with_for_update()
+)
 _ROW = Quick(sa.insert(audit_rows))
 _GROWN = ("seq", "hash", "ended", "mac")
 _GROW, _GROW_NEWS = (
@@ -149,13 +154,14 @@ class Chain:
         """Locked. None: it is not open; a name that is used up is dropped."""
         if not self._chain:
             return None
-        row = tx.connection.execute(_LOCKED, {"of_chain": self._chain}).one_or_none()
+        row = tx.world.dialect.one(tx.connection, _MINE, {"of_chain": self._chain})
         if row is None:
             return None
-        if row.ended or row.closed_by is not None:
+        chain, generation, key, seq, hash_, ended, closed_by, cut_seq, cut_hash, mac = row
+        if ended or closed_by is not None:
             self._chain = ""
             return None
-        return head_of(row)
+        return Head(chain, generation, key, seq, hash_, False, None, cut_seq, cut_hash, mac)
 
     def _open(self, tx: Tx, more: Mapping[str, Any]) -> Head:
         self._chain = self._chain or tx.new_id("krn")

@@ -71,6 +71,9 @@ class Dialect(Protocol):
     def pairs(self, connection: Connection, quick: Quick, values: Values) -> Sequence[tuple[Any, Any]]:
         """Every row, of two columns, as the driver has it."""
 
+    def one(self, connection: Connection, quick: Quick, values: Values) -> Sequence[Any] | None:
+        """The only row, as the driver has it; None: there is none."""
+
     def many(self, connection: Connection, quick: Quick, rows: Sequence[Values]) -> None:
         """The same statement for each. At least one."""
 

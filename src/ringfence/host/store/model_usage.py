@@ -60,14 +60,14 @@ _END = Quick(
     .where(model_calls.c.id == sa.bindparam("which"))
     .values({name: sa.bindparam(f"new_{name}") for name in (*_USED, "state", "outcome", "ended_at")})
 )
-# Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
-_OPEN = (
+_OPEN = Quick(
     sa.select(
         *(model_calls.c[name] for name in ("user", "run", "period", "reserved_tokens", "reserved_micros")),
     )
     .where(model_calls.c.id == sa.bindparam("which"), sa.text(RESERVED))
     .with_for_update()
 )
+# Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
 _RESERVED = sa.select(model_calls.c.id, model_calls.c.worker).where(sa.text(RESERVED)).order_by(model_calls.c.id)
 _SHOWN = sa.select(model_spent).where(
     model_spent.c.of == sa.bindparam("whose"), model_spent.c.period == sa.bindparam("at_period")
@@ -205,22 +205,24 @@ def _add(tx: Tx, scopes: Sequence[tuple[str, str]], more: Mapping[str, int]) -> 
 
 def _lose(tx: Tx, call: str) -> bool:
     """Nobody knows what it used: all that was reserved, as input."""
-    row = tx.connection.execute(_OPEN, {"which": call}).one_or_none()
+    row = tx.world.dialect.one(tx.connection, _OPEN, {"which": call})
     if row is None:
         return False
-    return _end(tx, call, Usage(input=row.reserved_tokens), row.reserved_micros, "lost", "lost")
+    _, _, _, tokens, micros = row
+    return _end(tx, call, Usage(input=tokens), micros, "lost", "lost")
 
 
 def _end(tx: Tx, call: str, usage: Usage, micros: int, state: str, outcome: str) -> bool:
-    row = tx.connection.execute(_OPEN, {"which": call}).one_or_none()
+    row = tx.world.dialect.one(tx.connection, _OPEN, {"which": call})
     if row is None:
         return False
+    user, run, period, reserved_tokens, reserved_micros = row
     used = (usage.input, usage.output, usage.cache_read, usage.cache_write, micros)
     ended = {"which": call, "new_state": state, "new_outcome": outcome, "new_ended_at": tx.now()}
     values = {f"new_{name}": value for name, value in zip(_USED, used, strict=True)}
     tx.world.dialect.many(tx.connection, _END, [ended | values])
-    scopes = [(row.user, row.period), *([(row.run, "")] if row.run is not None else [])]
-    more = {"tokens": usage.tokens - row.reserved_tokens, "micros": micros - row.reserved_micros, "paid": micros}
+    scopes = [(user, period), *([(run, "")] if run is not None else [])]
+    more = {"tokens": usage.tokens - reserved_tokens, "micros": micros - reserved_micros, "paid": micros}
     _add(tx, scopes, more | dict(zip(_KINDS, used, strict=False)))
     return True
 

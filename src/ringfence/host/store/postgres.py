@@ -87,6 +87,9 @@ class Postgres:
     def pairs(self, connection: Connection, quick: Quick, values: Values) -> Sequence[tuple[Any, Any]]:
         return [(first, second) for first, second in connection.execute(quick.elsewhere, values)]
 
+    def one(self, connection: Connection, quick: Quick, values: Values) -> Sequence[Any] | None:
+        return connection.execute(quick.elsewhere, values).one_or_none()
+
     def many(self, connection: Connection, quick: Quick, rows: Sequence[Values]) -> None:
         connection.execute(quick.elsewhere, list(rows))
 

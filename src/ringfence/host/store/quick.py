@@ -37,6 +37,8 @@ class Quick:
             (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect))
             for name in compiled.positiontup or ()
         ]
+        self._names = [name for name, _ in self._columns]
+        self._made = [(at, process) for at, (_, process) in enumerate(self._columns) if process is not None]
 
     def rows(self, many: Sequence[Values]) -> Iterable[tuple[Any, ...]]:
         """As SQLite's driver takes them: column by column, since a value that all of them share is made once."""
@@ -44,8 +46,11 @@ class Quick:
             *(_column([values[name] for values in many], process) for name, process in self._columns), strict=True
         )
 
-    def row(self, values: Values) -> tuple[Any, ...]:
-        return tuple(values[name] if process is None else process(values[name]) for name, process in self._columns)
+    def row(self, values: Values) -> Sequence[Any]:
+        found = [values[name] for name in self._names]
+        for at, process in self._made:  # few: most are taken as they are
+            found[at] = process(found[at])
+        return found
 
 
 def _column(values: list[Any], process: Callable[[Any], Any] | None) -> list[Any]:
@@ -70,6 +75,12 @@ def scalar_at_driver(connection: Connection, quick: Quick, values: Values) -> An
     """The first column of the only row; None: there is none."""
     rows = at_driver(connection, quick.text, quick.row(values)).fetchall()
     return rows[0][0] if rows else None
+
+
+def one_at_driver(connection: Connection, quick: Quick, values: Values) -> Sequence[Any] | None:
+    """The only row; None: there is none."""
+    rows: list[tuple[Any, ...]] = at_driver(connection, quick.text, quick.row(values)).fetchall()
+    return rows[0] if rows else None
 
 
 def pairs_at_driver(connection: Connection, quick: Quick, values: Values) -> list[tuple[Any, Any]]:

@@ -28,6 +28,7 @@ from ringfence.host.store.quick import (
     Values,
     at_driver,
     many_at_driver,
+    one_at_driver,
     pairs_at_driver,
     scalar_at_driver,
 )
@@ -118,6 +119,9 @@ class Sqlite:
 
     def pairs(self, connection: Connection, quick: Quick, values: Values) -> Sequence[tuple[Any, Any]]:
         return pairs_at_driver(connection, quick, values)
+
+    def one(self, connection: Connection, quick: Quick, values: Values) -> Sequence[Any] | None:
+        return one_at_driver(connection, quick, values)
 
     def many(self, connection: Connection, quick: Quick, rows: Sequence[Values]) -> None:
         many_at_driver(connection, quick, rows)

@@ -3,8 +3,7 @@
 A batch is one transaction (transact.py). Answers go out only after COMMIT has returned; when it fails, nobody's write has
 happened. What is in another kernel's way is run again: write functions may be, for they are seen by nobody before that.
 
-A lone writer is never kept waiting. Only when the last batch had more writes than the queue holds now do we linger
-2 ms for the rest of them: a commit costs an fsync of about that much.
+Nobody is kept waiting for somebody else to come: what comes while a batch is written is the next one (decision 0067).
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from ringfence.host.store.wakes import Wakes
 T = TypeVar("T")
 MAX_BATCH = 64  # writes in one commit: at about 1 ms each, the first of them waits a tenth of a second at most
 _COST, _COST_ALIKE = 8, 1  # what one takes of a batch: those that are alike are done in one call, at 20 us each
-LINGER_SECONDS = 0.002
 TRIES = 8  # of a transaction that is in another's way: of two, PostgreSQL lets one through each time
 _PAUSE_SECONDS = 0.005  # and twice as long after each try: 5 ms to 0.3 s, 0.6 s together
 
@@ -49,7 +47,6 @@ class Writer:
         self._jobs: deque[Job] = deque()
         self._wake = asyncio.Event()
         self._closed = False
-        self._last_size = 1
         self._behind = 0  # who was in the queue when the batch was taken
         self._commit_seconds: deque[float] = deque(maxlen=32)
         self.commits = 0
@@ -84,7 +81,6 @@ class Writer:
         try:
             while await self._wait():
                 if batch := self._take():
-                    self._last_size = len(batch)
                     await self._write(batch)
         finally:
             self._closed = True
@@ -100,8 +96,6 @@ class Writer:
                 return False
             self._wake.clear()
             await self._wake.wait()  # a turn of the loop, in which whoever was ready to run has joined
-        if len(self._jobs) < min(self._last_size, MAX_BATCH):
-            await asyncio.sleep(LINGER_SECONDS)
         return True
 
     def _take(self) -> list[Job]:

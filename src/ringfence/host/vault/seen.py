@@ -55,6 +55,10 @@ class Witnesses:
             raise _older(credential, f"version {version} is there, and version {seen.version} was")
         return (version, self.generation) != (seen.version, seen.generation)
 
+    def remembers(self, credential: str) -> bool:
+        """Whether `check` opens no file."""
+        return credential in self._known
+
     def ended(self, credential: str) -> bool:
         """Whether it was noted that it was revoked. Unavailable."""
         seen = self._get(credential)
