@@ -269,15 +269,14 @@ class Outpost:
 
     async def _started(self) -> Channel:
         """RingfenceError: there is none; what there is of one is in `_worker` and `_attendant`."""
-        fd = await self._outlets.worker(self.home.box)
-        channel = self._worker = Channel(fd, lambda kind, said: attendant.asked(kind, said), lambda: attendant.busy)
-        attendant = self._attendant = Attendant(self.home, self._counters, self, self.tally, channel.say)
-        if self._closed:
-            channel.close("its box is closed")
-        await channel.ready()
         async with self._configuring:
-            await self._bind()
-            await channel.configure(await self._configure(self.home, list(self.bindings.values())))
+            reading = asyncio.create_task(self._looked_up())  # while the worker is forked
+            try:
+                channel = await self._forked()
+                await channel.configure(await reading)
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
         if self._closed:
             raise Unavailable("its box is closed", remedy="try again")
         channel.names(self._names)
@@ -287,6 +286,20 @@ class Outpost:
         for live in list(self.live.values()):
             self._introduce(channel, live)
         return channel
+
+    async def _forked(self) -> Channel:
+        fd = await self._outlets.worker(self.home.box)
+        channel = self._worker = Channel(fd, lambda kind, said: attendant.asked(kind, said), lambda: attendant.busy)
+        attendant = self._attendant = Attendant(self.home, self._counters, self, self.tally, channel.say)
+        if self._closed:
+            channel.close("its box is closed")
+        await channel.ready()
+        return channel
+
+    async def _looked_up(self) -> Configuration:
+        """With `_configuring` held."""
+        await self._bind()
+        return await self._configure(self.home, list(self.bindings.values()))
 
     def _introduce(self, worker: Channel, live: Live) -> None:
         """Tickets first: the command's port may be spoken through as soon as it is listened on."""
