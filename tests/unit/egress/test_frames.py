@@ -41,7 +41,11 @@ def cut(said: bytes, places: list[int]) -> list[bytes]:
 
 beginnings = st.sampled_from([form[:n] for form in FORMS.all for n in (1, 2, len(form) - 1)])
 payloads = st.one_of(st.binary(max_size=200), beginnings, st.just(bytes(70_000)), st.just(b""))
-messages = st.builds(message, st.lists(payloads, min_size=1, max_size=4), st.lists(st.binary(max_size=125), max_size=3))
+# A beginning and the byte behind it, by chance, are the whole.
+harmless = st.lists(payloads, min_size=1, max_size=4).filter(
+    lambda pieces: not any(form in b"".join(pieces) for form in FORMS.all)
+)
+messages = st.builds(message, harmless, st.lists(st.binary(max_size=125), max_size=3))
 
 
 @given(st.lists(messages, max_size=4), st.lists(st.integers(0, 1 << 20), max_size=6))
