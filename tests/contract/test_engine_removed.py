@@ -11,9 +11,11 @@ import pytest
 from ringfence.host.engine.commands import ExecRequest
 from ringfence.host.kernel.boxes import Desired, Observed
 from ringfence.host.kernel.errors import Failed, NotFound
+from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.runs import StepState
 from ringfence.host.kernel.threads import TurnState
 from ringfence.wire import messages as wire
+from tests.support.databases import outside
 from tests.support.engine_rig import OPERATOR, Rig, eventually, rig
 from tests.support.fakes import Loop, parked
 
@@ -133,3 +135,28 @@ async def test_a_tree_that_was_kept_can_still_be_purged_and_a_new_user_of_the_na
         with pytest.raises(NotFound):  # the last of the name is gone whole
             await remove(r, True)
         assert kept in {box.id for box in await r.engine._parts.store.boxes.all()}
+
+
+async def test_a_box_of_another_installation_is_left_to_its_server(tmp_path: Path) -> None:
+    """A removal that was cut short there is asked for again here. Where one installation has the database, the box is ours."""
+    async with rig(tmp_path) as r:
+        await r.exec("alice", "true")
+        box, stop = r.box("alice").id, r.driver.stop
+
+        async def cut_short(box: BoxId) -> None:
+            raise Failed("no")
+
+        r.driver.stop = cut_short  # type: ignore[method-assign]
+        with pytest.raises(Failed):
+            await remove(r, True)
+        r.driver.stop = stop  # type: ignore[method-assign]
+        outside(tmp_path, "UPDATE boxes SET installation = 'there', desired = 'stopped' WHERE id = ?", box)
+        before = await r.store.boxes.get(box)
+        if not r.store.shared:
+            await remove(r, True)
+            assert box not in r.world.boxes
+            return
+        with pytest.raises(Failed, match="installation there"):
+            await remove(r, True)
+        assert await r.store.boxes.get(box) == before
+        assert box in r.world.boxes

@@ -14,7 +14,7 @@ from typing import Any
 
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.doors import Doors, no_tenant, no_user, refuse
-from ringfence.host.engine.homes import belongs, home_of
+from ringfence.host.engine.homes import belongs, home_of, is_here
 from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.presence import BY_TOKEN, NEW_TOKEN, Presence, Presences, check_token
 from ringfence.host.engine.revoking import bound_with, forget, unforgotten
@@ -233,6 +233,8 @@ class People:
 
     async def _box_away(self, box: Box, tenant: str, name: str, purge: bool) -> None:
         try:
+            if not is_here(self._parts, box):  # a removal that was cut short there: its row is not ours to write
+                raise Unavailable(f"it is on installation {box.installation}, whose server removes it")
             await self._bringup.down(box.id, Desired.REMOVED)
             if purge:
                 await self._parts.driver.remove(box.id)
