@@ -201,3 +201,41 @@ async def test_a_server_that_stops_waits_for_a_box_that_opens_and_leaves_no_sock
             await opening
         await stopping
         assert not list(outpost.sockets) and not s.way_out._outposts
+
+
+@pytest.mark.parametrize("changed", [True, False], ids=["changed", "control"])
+async def test_what_changes_while_a_worker_is_forked_waits_for_nobody_and_is_in_force(changed: bool) -> None:
+    """What was read beside the fork is not in force then. Control: it is, and is not read again."""
+    async with staged() as s:
+        real, begun, may = s.outlets.worker, asyncio.Event(), asyncio.Event()
+
+        async def worker(box: BoxId) -> int:
+            begun.set()
+            await may.wait()
+            return await real(box)
+
+        s.outlets.worker = worker  # type: ignore[method-assign]
+        await s.open()
+        with waiting(s, numbers_of(s)[0]):
+            async with asyncio.timeout(PATIENCE):
+                await begun.wait()
+            await until(lambda: not s.outpost._configuring.locked())
+            s.rows.bound = []
+            if changed:
+                async with asyncio.timeout(PATIENCE):
+                    await s.outpost.reconfigure()
+            may.set()
+            await until(lambda: bool(s.outlets.workers and s.outlets.workers[0].of("listen")))
+        assert s.outlets.workers[0].bound() == ([] if changed else [BOUND.id])
+
+
+async def test_a_worker_that_has_failed_for_very_long_is_waited_with_still() -> None:
+    """2 ** 1024 is no float: the error left the next one without a pause."""
+    async with staged() as s:
+        await s.open()
+        s.outpost.tally.crashes = 5000
+        s.outlets.errors = [Unavailable("there is none")]
+        with waiting(s, numbers_of(s)[0]) as client:
+            await until(lambda: s.outpost.tally.crashes == 5001)
+            await until(lambda: ended(client))
+            assert s.outpost._not_before > s.outpost._clock()

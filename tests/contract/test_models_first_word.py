@@ -210,6 +210,20 @@ async def test_one_is_begun_where_none_waits_and_none_is_left_behind(monkeypatch
     await until(lambda: not made._pool._there)
 
 
+async def test_who_leaves_in_the_turn_in_which_it_is_made_leaves_nothing() -> None:
+    """It is made, and nobody has it yet."""
+    async with served(OK) as server, client() as made:
+        up = at(f"http://127.0.0.1:{server.port}")
+        made.begin(up)
+        [making] = made._pool._begun.values()
+        asking = asyncio.ensure_future(said(made, up))
+        making.add_done_callback(lambda _: asking.cancel())
+        await asyncio.wait([asking])
+        assert asking.cancelled() and making.result() is not None
+        await until(lambda: not made._pool._there)
+        assert made._pool._room._value == upstream_pool.MOST
+
+
 async def test_who_leaves_while_it_is_made_leaves_nothing() -> None:
     async with served(OK) as server, client() as made:
         up = at(f"http://127.0.0.1:{server.port}")

@@ -80,6 +80,7 @@ class Outpost:
         self._worker: Channel | None = None
         self._attendant: Attendant | None = None  # of that worker
         self._configuring = asyncio.Lock()
+        self._changes = 0  # of what the store says, and of whether that is known
         self._closed = False
         self._not_before = 0.0
         self._log = logging.getLogger("ringfence.egress")
@@ -165,6 +166,7 @@ class Outpost:
         """What the store says now is in force: in the worker too, if there is one; one that does not confirm has ended when this
         returns. RingfenceError: the bindings could not be read, and the worker has ended."""
         async with self._configuring:
+            self._changes += 1
             worker = self._worker if self._worker is not None and self._worker.configured else None
             try:
                 await self._bind()
@@ -203,6 +205,7 @@ class Outpost:
 
     def cut(self, why: str) -> None:
         """Its worker ends; the next reads for itself."""
+        self._changes += 1
         if self._worker is not None:
             self._worker.close(why)
 
@@ -247,7 +250,7 @@ class Outpost:
             if attendant is not None:  # it goes on by itself: what is on record stands, whoever is ended here
                 self._counters.chores.go(attendant.over(), f"end of a worker of {self.home.box}", last=True)
             if worker is not None and worker.rested is not None:
-                self._names = worker.rested
+                self._names, self.tally.crashes = worker.rested, 0
             elif not self._closed:
                 self._crashed(began, why)
         return served
@@ -256,7 +259,7 @@ class Outpost:
         now = self._clock()
         if now - began > LONG_LIFE:
             self.tally.crashes = 0
-        delay = min(LAST_DELAY, FIRST_DELAY * 2**self.tally.crashes) if self.tally.crashes else 0.0
+        delay = min(LAST_DELAY, FIRST_DELAY * 2 ** min(self.tally.crashes, 16)) if self.tally.crashes else 0.0
         self.tally.crashes += 1
         self._not_before = now + delay
         self._log.warning("the egress worker of box %s has ended: %s", self.home.box, why)
@@ -269,14 +272,15 @@ class Outpost:
 
     async def _started(self) -> Channel:
         """RingfenceError: there is none; what there is of one is in `_worker` and `_attendant`."""
+        reading = asyncio.create_task(self._read_early())  # while the worker is forked
+        try:
+            channel = await self._forked()
+            configuration, changes = await reading
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
         async with self._configuring:
-            reading = asyncio.create_task(self._looked_up())  # while the worker is forked
-            try:
-                channel = await self._forked()
-                await channel.configure(await reading)
-            finally:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+            await channel.configure(configuration if changes == self._changes else await self._looked_up())
         if self._closed:
             raise Unavailable("its box is closed", remedy="try again")
         channel.names(self._names)
@@ -295,6 +299,12 @@ class Outpost:
             channel.close("its box is closed")
         await channel.ready()
         return channel
+
+    async def _read_early(self) -> tuple[Configuration, int]:
+        """And which change was the last one before it."""
+        async with self._configuring:
+            changes = self._changes
+            return await self._looked_up(), changes
 
     async def _looked_up(self) -> Configuration:
         """With `_configuring` held."""

@@ -149,8 +149,15 @@ class Pool:
     async def _half_made(self, place: Place) -> Wire | None:
         """The one that was begun. NotReached: it could not be made."""
         making = self._begun.pop(place, None)
-        wire = await making if making is not None else None
-        if wire is None or wire.usable:
+        if making is None:
+            return None
+        try:
+            wire = await making
+        except asyncio.CancelledError:  # in the turn in which it was made: nobody else has it
+            if making.done() and not making.cancelled() and making.exception() is None:
+                making.result().abort()
+            raise
+        if wire.usable:
             return wire
         wire.abort()
         return None
