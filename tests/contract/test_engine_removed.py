@@ -156,7 +156,8 @@ async def test_a_box_of_another_installation_is_left_to_its_server(tmp_path: Pat
             await remove(r, True)
             assert box not in r.world.boxes
             return
-        with pytest.raises(Failed, match="installation there"):
+        with pytest.raises(Failed, match="installation there") as refused:
             await remove(r, True)
+        assert "on that installation's server" in refused.value.remedy
         assert await r.store.boxes.get(box) == before
         assert box in r.world.boxes

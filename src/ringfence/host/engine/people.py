@@ -199,7 +199,7 @@ class People:
             left, forgotten = await self._left(actor, tenant, name, purge)
             if not left and not forgotten:
                 raise
-            for box in left:
+            for box in sorted(left, key=lambda each: not is_here(self._parts, each)):  # what can be done here, first
                 await self._box_away(box, tenant, name, purge)
             return
         box = await home_of(self._parts, target)
@@ -240,10 +240,11 @@ class People:
                 await self._parts.driver.remove(box.id)
                 await self._parts.store.boxes.update(box.id, observed=Observed.ABSENT)
         except RingfenceError as error:
+            where = "" if is_here(self._parts, box) else " on that installation's server"
             again = f"ringfence user rm --tenant {tenant} {'--purge ' if purge else ''}{name}"
             raise Failed(
                 f"the user {name!r} is removed, its box is not yet: {error.message}",
-                remedy=f"then again, before the name is given to anybody else: {again}",
+                remedy=f"then again{where}, before the name is given to anybody else: {again}",
             ) from error
 
     async def _find(self, tenant: str, name: str) -> User:

@@ -109,9 +109,10 @@ class Witnesses:
             return []
 
     def _get(self, credential: str) -> Seen | None:
-        if credential not in self._known:
-            self._known[credential] = self._read(self._path(credential))
-        return self._known[credential]
+        with suppress(KeyError):  # one look: a thread whose caller has gone may be pruning
+            return self._known[credential]
+        seen = self._known[credential] = self._read(self._path(credential))
+        return seen
 
     def _path(self, credential: str) -> Path:
         if not _NAME.fullmatch(credential):
