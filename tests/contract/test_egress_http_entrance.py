@@ -66,6 +66,50 @@ async def test_what_no_tunnel_is_made_for(way: Rig, line: bytes, status: int) ->
     assert way.dialler.look_ups == []
 
 
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.1.2.3", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "[::]", "10.9.8.7"]
+)
+@pytest.mark.parametrize("form", ["CONNECT", "GET"])
+@pytest.mark.parametrize("ruled", [False, True])
+async def test_no_rule_opens_this_host_and_nobody_is_told_to_ask_for_one(
+    way: Rig, host: str, form: str, *, ruled: bool
+) -> None:
+    """The control: what listens there is reached by the name that the operator pinned to it."""
+    port = way.plain.port
+    opened = [rule(each, ports=(port,), plain=True) for each in ("0.0.0.0/0", "::/0")] if ruled else []
+    way.configure(rules=(rule(ports=(80,), plain=True), *opened))
+    target = f"http://{host}:{port}/" if form == "GET" else f"{host}:{port}"
+    get = request("GET", "/", host=f"{host}:{port}")
+    reader, writer = await way.raw(request("GET" if form == "GET" else "CONNECT", target, host=f"{host}:{port}"))
+    answered = await reply(reader)
+    if answered.status == 200:
+        assert ruled and form != "GET", "a tunnel is said to be there where some rule is about it"
+        writer.write(get)
+        answered = await reply(reader)
+    assert (answered.status, answered.reason) == (403, "address_denied" if ruled else "denied")
+    assert answered.error["rule"] is None and "rule shown" not in answered.error["remedy"]
+    assert ruled or "no rule opens it" in answered.error["message"]
+    assert way.plain.connections == 0
+    writer.close()
+    reader, _ = await way.raw(request("GET", "http://api.test/"))
+    assert (await reply(reader)).status == 200
+    assert way.plain.connections == 1
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("verdict", [None, Verdict.ASK])
+async def test_an_address_of_this_host_is_opened_by_no_rule(way: Rig, verdict: Verdict | None, *, own: bool) -> None:
+    """Whatever its kind, and nobody is asked. The control is one that the host has not."""
+    way.kernel.hold_answer = "deny"
+    rules = (rule("93.184.0.0/16", verdict, ports=(80,), plain=True),) if verdict is not None else ()
+    way.configure(own_addresses=("93.184.216.34",) if own else (), rules=rules)
+    reader, _ = await way.raw(request("GET", "http://93.184.216.34/", host="93.184.216.34"))
+    answered = await reply(reader)
+    assert (answered.status, answered.reason) == (403, "denied")
+    assert (answered.error["rule"] is None) is ("an address of this host" in answered.error["message"]) is own
+    assert len(way.kernel.holds) == (verdict is not None and not own)
+
+
 async def test_a_connect_that_comes_in_pieces(way: Rig) -> None:
     reader, writer = await way.raw(b"CONN")
     for piece in (b"ECT api.test:443 HT", b"TP/1.1\r\nHost: api.test:443\r", b"\n\r", b"\n"):

@@ -100,3 +100,52 @@ async def test_paths_that_are_none_of_it(way: Rig, path: str) -> None:
     answered = await asked(way, f"Authorization: Bearer {KEY}", path=path)
     assert (answered.status, answered.reason) == (400, "malformed")
     assert way.kernel.gateways == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:9", "localhost:8080", "LOCALHOST", "[::1]:80", "127.8.8.8"])
+async def test_it_is_asked_for_as_what_is_of_this_host(way: Rig, host: str) -> None:
+    """At any port: of who forwards it within the box, too."""
+    reader, _ = await way.raw(request("GET", "/model/openai/v1/models", f"x-api-key: {KEY}", host=host))
+    assert (await reply(reader)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status", "reason"),
+    [
+        (["evil.test"], 421, "authority_mismatch"),  # a page whose name was led here
+        (["evil.test:80"], 421, "authority_mismatch"),
+        (["model-gateway"], 421, "authority_mismatch"),
+        (["10.0.0.1"], 421, "authority_mismatch"),
+        (["localhost.evil.test"], 421, "authority_mismatch"),
+        (["127.1"], 400, "malformed"),
+        ([""], 400, "malformed"),
+        ([], 400, "malformed"),
+        (["127.0.0.1", "127.0.0.1"], 400, "malformed"),
+    ],
+)
+async def test_for_another_host_nobody_is_asked(way: Rig, hosts: list[str], status: int, reason: str) -> None:
+    lines = ["GET /model/openai/v1/models HTTP/1.1", f"x-api-key: {KEY}", *(f"Host: {each}" for each in hosts)]
+    reader, _ = await way.raw("\r\n".join(lines).encode() + b"\r\n\r\n")
+    answered = await reply(reader)
+    assert (answered.status, answered.reason) == (status, reason)
+    assert way.kernel.gateways == [] and b"Connection: close" in answered.head
+
+
+@pytest.mark.parametrize("name", ["Authorization", "x-api-key"])
+async def test_two_keys_in_one_place_are_none(way: Rig, name: str) -> None:
+    """Which of them is meant, two readers answer in two ways. One in each place is what clients send who have both."""
+    for second in (KEY, placeholder(8)):
+        answered = await asked(way, f"{name}: {KEY}", f"{name}: {second}")
+        assert (answered.status, answered.reason) == (400, "malformed")
+    assert way.kernel.gateways == []
+    assert (await asked(way, f"Authorization: Bearer {placeholder(8)}", f"x-api-key: {KEY}")).status == 200
+    assert way.kernel.gateways == [("inv_1", placeholders.digest(KEY))]
+
+
+async def test_connect_is_no_method_of_it(way: Rig) -> None:
+    """Behind another request, where no tunnel is asked for any more."""
+    reader, writer = await way.raw(request("GET", "/model/x", f"x-api-key: {KEY}", host="127.0.0.1"))
+    assert (await reply(reader)).status == 200
+    writer.write(request("CONNECT", "/model/x", f"x-api-key: {KEY}", host="127.0.0.1"))
+    assert (await reply(reader)).status == 405
+    assert len(way.plain.arrived) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,30 @@ async def test_a_provider_that_breaks_off_is_said_in_its_own_words(tmp_path: Pat
             await asked(rig, MESSAGES, {**CLAUDE, "stream": True})
 
 
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+@pytest.mark.parametrize("close", [False, True])
+async def test_one_that_breaks_off_before_a_word_of_it_is_sent_is_502(
+    tmp_path: Path, kind: str, *, close: bool
+) -> None:
+    """Its head and a body that is none come in one read. The client may ask again."""
+    broken = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n".encode()
+
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        writer.write(broken)
+        await reader.read()
+        writer.close()
+
+    async with a_rig(tmp_path, as_json({})) as rig, await asyncio.start_server(answering, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        rig.gateway._upstreams["gpt"] = replace(rig.upstreams["gpt"], base_url=f"http://127.0.0.1:{port}/v1")
+        headers = {"connection": "close"} if close else {}
+        status, said, raw = await asked(rig, CHAT, {**ASKED, "stream": kind != "application/json"}, **headers)
+        assert (status, said["x-egress-reason"]) == (502, "upstream_failed"), raw
+        assert "x-should-retry" not in said and json.loads(raw)["error"]["code"] == "upstream_failed"
+
+
 async def test_refusals_of_the_front(tmp_path: Path) -> None:
     async with a_rig(tmp_path, Answer(chat("a"))) as rig:
         for path, body, headers, status, code in (
@@ -311,6 +336,28 @@ async def test_refusals_of_the_front(tmp_path: Path) -> None:
         status, _, raw = await asked(rig, CHAT, ASKED)
         assert status == 503 and b"cannot be reached now" in raw and b"sealed" not in raw, "nothing of the host"
         assert rig.provider.arrived == [] and (await rig.used())["tokens"] == 0
+
+
+async def test_head_is_answered_and_a_method_that_there_is_not_names_those_that_there_are(tmp_path: Path) -> None:
+    async with a_rig(tmp_path, as_json({"usage": {}})) as rig:
+        for method, path, status, allow in (
+            ("HEAD", "/model/openai/v1/models", 200, None),
+            ("HEAD", "/model/anthropic/v1/models", 200, None),
+            ("HEAD", CHAT, 405, "POST"),
+            ("HEAD", "/model/openai/v1/none", 404, None),
+            ("GET", MESSAGES, 405, "POST"),
+            ("DELETE", "/model/openai/v1/models", 405, "GET, HEAD"),
+        ):
+            async with rig.connection() as (reader, writer):
+                writer.write(f"{method} {path} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
+                head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).decode().lower()
+                assert head.startswith(f"http/1.1 {status} "), (method, path, head)
+                assert (f"\r\nallow: {allow}\r\n".lower() in head) if allow else "\r\nallow:" not in head
+                length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+                writer.write_eof()
+                rest = await asyncio.wait_for(reader.read(), 10)
+                assert (length > 0, len(rest)) == (True, 0 if method == "HEAD" else length)
+        assert rig.provider.arrived == []
 
 
 async def test_one_connection_carries_many_requests(tmp_path: Path) -> None:

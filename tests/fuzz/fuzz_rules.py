@@ -18,7 +18,7 @@ from tests.fuzz.running import Choices, Target
 _ALLOW, _DENY = Verdict.ALLOW, Verdict.DENY
 HOSTS = (
     *("a.test", "b.a.test", "a.test", "b.a.test", "c.b.a.test", "xa.test", "test", "10.1.2.3", "10.2.0.1", "fd00::1"),
-    *("169.254.169.254", "metadata.google.internal"),
+    *("169.254.169.254", "metadata.google.internal", "93.184.216.34"),
 )
 PATTERNS = (
     *(

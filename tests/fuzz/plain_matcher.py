@@ -16,6 +16,7 @@ Segments = list[tuple[str, str]]
 """(what divides it from the one before: `/` or `%2F`, text)."""
 ORDER = (Verdict.DENY, Verdict.ALLOW, Verdict.ASK)
 _METADATA = ("169.254.169.254", "fd00:ec2::254", "168.63.129.16", "metadata.google.internal")  # those of the inputs
+_INTERNAL = ("10.1.2.3", "10.2.0.1", "fd00::1")  # those of the inputs too: who said yes would let nothing out
 
 
 def decided(rules: Iterable[EgressRule], asked: Request) -> tuple[Verdict, frozenset[str]]:
@@ -29,7 +30,8 @@ def decided(rules: Iterable[EgressRule], asked: Request) -> tuple[Verdict, froze
     for answer in ORDER:
         said = [names for verdict, names in layers if verdict is answer]
         if said:
-            return answer, frozenset().union(*said)
+            useless = answer is Verdict.ASK and asked.host in _INTERNAL
+            return Verdict.DENY if useless else answer, frozenset().union(*said)
     return Verdict.DENY, frozenset()
 
 

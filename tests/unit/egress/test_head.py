@@ -182,3 +182,31 @@ def test_a_method_that_a_rule_may_name_is_let_through() -> None:
     """One table: what `egress allow` takes, a worker takes."""
     assert {"CONNECT", *checking.METHODS} == head.METHODS
     assert head.request(b"LOCK / HTTP/1.1\r\nHost: api.test\r\n\r\n", Bounds()).method == "LOCK"
+
+
+@pytest.mark.parametrize(
+    ("fields", "minor", "last"),
+    [
+        ((), 1, False),
+        (("Connection: keep-alive",), 1, False),
+        (("Connection: Upgrade",), 1, False),
+        (("Connection: closed",), 1, False),
+        (("X: close",), 1, False),
+        (("Connection: close",), 1, True),
+        (("Connection: TE ,\tCLOSE",), 1, True),
+        (("Connection: te", "Connection: close"), 1, True),
+        (("Connection: keep-alive, close",), 1, True),
+        ((), 0, True),
+        (("Connection: keep-alive",), 0, True),
+    ],
+)
+def test_who_asks_for_the_last_time_is_understood_as_h11_does(fields: tuple[str, ...], minor: int, last: bool) -> None:
+    raw = "\r\n".join([f"GET / HTTP/1.{minor}", "Host: a", *fields]).encode() + b"\r\n\r\n"
+    assert head.request(raw, BOUNDS).last is last
+    server = h11.Connection(h11.SERVER)
+    server.receive_data(raw)
+    assert isinstance(server.next_event(), h11.Request)
+    server.next_event()
+    server.send(h11.Response(status_code=204, headers=[]))
+    server.send(h11.EndOfMessage())
+    assert (server.our_state is not h11.DONE) is last

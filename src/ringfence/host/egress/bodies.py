@@ -76,6 +76,17 @@ class Upload:
             self._sizes.feed(data)
         self.reply.heard.receive_data(data)
 
+    async def short(self) -> bool:
+        """Whether the box, which sends no more, has ended it before its end."""
+        try:
+            while await self.next():
+                pass
+        except client.Left:
+            return True
+        except (Refusal, OSError):
+            pass
+        return False
+
     async def beginning(self) -> list[bytes]:
         """Up to SCANNED bytes, or what came in a second: read before the request goes anywhere."""
         pieces: list[bytes] = []

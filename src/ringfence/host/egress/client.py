@@ -30,6 +30,7 @@ class Client:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
+        self._parted = False
 
     def attach(self, opened: streams.Streams, pending: bytes = b"") -> None:
         self._reader, self._writer = opened
@@ -93,6 +94,17 @@ class Client:
     async def refuse(self, refusal: Refusal, where: Where, *, close: bool) -> None:
         await self.write(response(refusal, where, close=close, bodyless=where.method == "HEAD"))
 
+    @property
+    def listens(self) -> bool:
+        """Whether it has closed its sending side alone, so that it can be told why it gets nothing: TLS of asyncio ends whole."""
+        return self.left and not self.reader.exception() and self.writer.can_write_eof()
+
+    def part(self, refusal: Refusal, where: Where) -> None:
+        """The last word to one that sends no more. It is on its way when this returns, and no `cut` takes it back."""
+        self.writer.write(response(refusal, where, close=True, bodyless=where.method == "HEAD"))
+        self.writer.close()
+        self._parted = True
+
     async def close(self, *, linger: bool) -> None:
         """`linger`: something was answered that must arrive though unread bytes are still coming."""
         if self._writer is None:
@@ -105,7 +117,7 @@ class Client:
 
     def cut(self) -> None:
         """With a reset: whoever was reading sees that it is not complete."""
-        if self._writer is not None:
+        if self._writer is not None and not self._parted:
             streams.reset(self._writer)
 
 

@@ -91,6 +91,9 @@ class Requests:
             refusal = _late(self._deadline)
         except Refusal as error:
             refusal = error
+        except (Left, asyncio.CancelledError):
+            await self._cut_short(where)
+            raise
         return await self._refuse(refusal, where)
 
     async def _waited(self) -> bool:
@@ -182,9 +185,16 @@ class Requests:
             raise Left
         body = where.head is None or (where.exchange is None and where.head.has_body)
         unread = body or (where.exchange is not None and not where.exchange.upload.ended)
-        close = self._unread = refusal.close or unread
+        self._unread = refusal.close or unread
+        close = self._unread or where.head is None or where.head.last
         await self._box.refuse(refusal, where.shown(), close=close)
         return not close
+
+    async def _cut_short(self, where: _Said) -> None:
+        """Who closed his side within a body still reads: he is told, where nothing was (RFC 9112 section 8)."""
+        exchange = where.exchange
+        if exchange is not None and not exchange.spent.started and self._box.listens and await exchange.upload.short():
+            self._box.part(Refusal(Code.MALFORMED, "the body ended before its length"), where.shown())
 
     def _count(self, where: _Said, verdict: str, reason: str) -> None:
         spent = where.exchange.spent if where.exchange is not None else None

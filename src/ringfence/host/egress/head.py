@@ -44,6 +44,12 @@ class RequestHead:
             name == b"transfer-encoding" or (name == b"content-length" and int(value)) for name, value in self.fields
         )
 
+    @property
+    def last(self) -> bool:
+        """Whether its sender asks nothing more of the connection: RFC 9112 section 9.3; of HTTP/1.0 none is kept here."""
+        said = (value for name, value in self.fields if name == b"connection")
+        return self.minor == 0 or any(each.strip().lower() == b"close" for value in said for each in value.split(b","))
+
     def one(self, name: bytes) -> bytes | None:
         """The first of that name."""
         return one(self.fields, name)

@@ -7,7 +7,7 @@ requests to a proxy, where the target names it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ringfence.host.egress.configuration import Configuration
@@ -16,7 +16,7 @@ from ringfence.host.egress.refusals import Code, Refusal
 from ringfence.host.kernel.outward import authority, targets
 from ringfence.host.kernel.outward.authority import HTTP, HTTPS, Malformed
 from ringfence.host.kernel.outward.credentials import Binding, Use
-from ringfence.host.kernel.outward.matching import Matcher, compile_binding, compile_rules
+from ringfence.host.kernel.outward.matching import Matcher, compile_binding, compile_rules, unopened
 from ringfence.host.kernel.outward.patterns import HostPattern, host_pattern
 from ringfence.host.kernel.outward.rules import Decision, Request, Verdict
 
@@ -62,6 +62,7 @@ class Policy:
 
     def __init__(self, configuration: Configuration) -> None:
         self.matcher: Matcher = compile_rules(configuration.rules)
+        self._own = configuration.own_addresses
         self._bindings = {binding.id: binding for binding in configuration.bindings}
         self._covers = {binding.id: compile_binding(binding) for binding in configuration.bindings}
         self._injecting = tuple(each for each in configuration.bindings if each.use is Use.INJECT)
@@ -112,13 +113,19 @@ class Policy:
         except Malformed as error:
             raise Refusal(Code.MALFORMED, error.reason, close=True, remedy=error.remedy) from None
         request = Request(origin.host, origin.port, origin.tls, method, read.path, read.query, websocket)
-        decision = self.matcher.request(request)
+        decision = self._told(origin.host, self.matcher.request(request))
         if decision.answer is Verdict.DENY:
             raise refused(decision)
         return Judged(origin, request, decision, target)
 
     def connection(self, origin: Origin) -> Decision:
-        return self.matcher.connection(origin.host, origin.port, origin.tls)
+        return self._told(origin.host, self.matcher.connection(origin.host, origin.port, origin.tls))
+
+    def _told(self, host: str, decision: Decision) -> Decision:
+        """Without the rule that would be of no use: this host's own addresses are in no table of kinds."""
+        if decision.missing is None or (why := unopened(host, self._own)) is None:
+            return decision
+        return replace(decision, why=why, missing=None)
 
 
 def _keep(kept: dict[Key, Answer], key: Key, answer: Answer, size: int) -> None:

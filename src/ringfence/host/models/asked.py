@@ -81,6 +81,18 @@ def kind_of(path: str) -> Kind:
     return Kind.ANTHROPIC if path.startswith("/model/anthropic") else Kind.OPENAI
 
 
+def route_of(method: str, path: str) -> Route:
+    """HEAD is GET, and has its answer's head alone. Wrong."""
+    route = ROUTES.get(("GET" if method == "HEAD" else method, path))
+    if route is not None:
+        return route
+    others = [each for each, at in ROUTES if at == path]
+    if not others:
+        raise Wrong(404, "not_found", f"the gateway has no {method} {path[:200]}")
+    allow = ", ".join([*others, "HEAD"] if "GET" in others else others)
+    raise Wrong(405, "method_not_allowed", f"{path} takes {allow} and no {method}", allow=allow)
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """It lives as long as the answer; its text does not."""

@@ -36,10 +36,13 @@ class Front:
         self._http: h11.Connection | None = None  # which frames this request; None: it is usual
         self._left = 0  # of a usual body
         self._answer: int | None = None  # bytes that a usual answer still has; None: it goes in chunks
+        self._bodiless = False  # it answers HEAD
+        self._said: tuple[int, Headers] | None = None  # head of the answer, as long as another can take its place
         self._begun = self._over = False  # the answer
 
     @property
     def begun(self) -> bool:
+        """Something of an answer is on its way, so that no other can be given."""
         return self._begun
 
     async def request(self) -> Request | None:
@@ -48,11 +51,12 @@ class Front:
         head, end, self._came = data.partition(framing.END)
         found = framing.request(head) if end else None
         if found is not None:
-            self._http, self._left = None, found.length
+            self._http, self._left, self._bodiless = None, found.length, False
             return found
         self._came, self._left, self._http = b"", 0, h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self._http.receive_data(data)
         event = await self._next(self._http)
+        self._bodiless = isinstance(event, h11.Request) and event.method == b"HEAD"
         return _read(event) if isinstance(event, h11.Request) else None
 
     async def body(self, most: int) -> list[bytes]:
@@ -95,9 +99,14 @@ class Front:
         return piece
 
     async def head(self, status: int, headers: Headers) -> None:
-        """Goes with what comes next, at the latest by `flush`. Left. Whoever did not read the request to its end ends the
-        connection, and says so."""
-        self._begun = True
+        """Goes with what comes next, at the latest by `flush`; until then another may take its place."""
+        self._said = status, headers
+
+    def _begin(self) -> None:
+        """The head of the answer, once. Left. Whoever did not read the request to its end ends the connection, and says so."""
+        if self._said is None:
+            return
+        (status, headers), self._said, self._begun = self._said, None, True
         close = [] if self._heard else [("connection", "close")]
         if self._http is not None:
             self._framed(self._http, h11.Response(status_code=status, headers=[*headers, *close]))
@@ -118,6 +127,7 @@ class Front:
 
     async def end(self) -> None:
         """Left."""
+        self._begin()
         if self._http is not None:
             self._framed(self._http, h11.EndOfMessage())
         elif self._answer is None:
@@ -130,12 +140,13 @@ class Front:
     async def whole(self, status: int, headers: Headers, data: bytes) -> None:
         """Left."""
         await self.head(status, [*headers, ("content-length", str(len(data)))])
-        if data:
+        if data and not self._bodiless:
             self._data(data)
         await self.end()
 
     async def flush(self) -> None:
         """Left."""
+        self._begin()
         if self._out:
             self._writer.write(b"".join(self._out))
             self._out.clear()
@@ -151,7 +162,7 @@ class Front:
         if http is not None:
             whole = http.our_state is http.their_state is h11.DONE
             self._came = http.trailing_data[0] + self._came
-        self._begun = self._over = False
+        self._said, self._begun, self._over = None, False, False
         return whole
 
     async def gone(self) -> None:
@@ -174,6 +185,7 @@ class Front:
         return not self._left if self._http is None else self._http.their_state is h11.DONE
 
     def _data(self, data: bytes) -> None:
+        self._begin()
         if self._http is not None:
             self._framed(self._http, h11.Data(data=data))
         elif self._answer is None:

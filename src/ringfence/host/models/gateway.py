@@ -26,7 +26,7 @@ from ringfence.host.kernel.models.usage import Usage
 from ringfence.host.kernel.outward.secret import Secret
 from ringfence.host.models import asked as asking
 from ringfence.host.models import spoken_errors
-from ringfence.host.models.asked import MAX_BODY, ROUTES, Asked, Route, kind_of
+from ringfence.host.models.asked import MAX_BODY, Asked, Route, kind_of, route_of
 from ringfence.host.models.budgets import Budgets, Hold
 from ringfence.host.models.crowd import Crowd, Turn
 from ringfence.host.models.fields import betas
@@ -104,9 +104,7 @@ class Gateway:
         try:
             if "upgrade" in headers:
                 raise Wrong(403, "not_supported", "the gateway speaks HTTP alone, no WebSocket")
-            route = ROUTES.get((request.method, path))
-            if route is None:
-                raise Wrong(404, "not_found", f"the gateway has no {request.method} {path[:200]}")
+            route = route_of(request.method, path)
             if route.spelling is None:
                 await front.body(MAX_BODY)  # read to its end, the connection takes a next request
                 await front.whole(200, [_JSON], _list(kind, list(self._upstreams.values())))
@@ -136,6 +134,8 @@ class Gateway:
         headers = [_JSON, ("x-egress-reason", wrong.code)]
         if not wrong.retry:
             headers.append(("x-should-retry", "false"))  # both providers' clients heed it
+        if wrong.allow:
+            headers.append(("allow", wrong.allow))
         await front.whole(wrong.status, headers, spoken_errors.body(kind, wrong))
 
     async def _asked(self, front: Front, route: Route, turn: Turn) -> Asked:

@@ -51,7 +51,7 @@ class Relay:
                 await self._front.piece(self._events.rest if self._asked.ours else b"")
                 self.outcome = "done"
         except BrokeOff:
-            if not self._stream or self._events.within:
+            if not self._stream or self._events.within or not self._front.begun:
                 raise
             await self._told(Wrong(502, "upstream_failed", "the provider broke off", retry=True))
         finally:

@@ -17,6 +17,7 @@ _OPENAI: Mapping[int, str] = MappingProxyType(
         401: "authentication_error",
         403: "permission_error",
         404: "invalid_request_error",
+        405: "invalid_request_error",
         413: "invalid_request_error",
         429: "insufficient_quota",
     }
@@ -27,6 +28,7 @@ _ANTHROPIC: Mapping[int, str] = MappingProxyType(
         401: "authentication_error",
         403: "permission_error",
         404: "not_found_error",
+        405: "invalid_request_error",
         413: "request_too_large",
         429: "rate_limit_error",
     }
@@ -34,11 +36,11 @@ _ANTHROPIC: Mapping[int, str] = MappingProxyType(
 
 
 class Wrong(Exception):
-    """What is answered. `retry`: the client may try again, unchanged."""
+    """What is answered. `retry`: the client may try again, unchanged. `allow`: the methods that there are (405)."""
 
-    def __init__(self, status: int, code: str, message: str, *, retry: bool = False) -> None:
+    def __init__(self, status: int, code: str, message: str, *, retry: bool = False, allow: str = "") -> None:
         super().__init__(message)
-        self.status, self.code, self.message, self.retry = status, code, message, retry
+        self.status, self.code, self.message, self.retry, self.allow = status, code, message, retry, allow
 
 
 def body(kind: Kind, wrong: Wrong) -> bytes:

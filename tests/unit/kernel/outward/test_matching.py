@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -153,9 +154,23 @@ def test_what_is_missing_says_exactly_this_and_no_query() -> None:
         "", ALLOW, "api.test", (8443,), methods=frozenset({"POST"}), paths=("/a%2Ab/c%2Fd",), websocket=True
     )
     assert "canary" not in decision.why + str(decision.missing)
-    assert compile_rules([]).request(asked("10.0.0.1")).missing == replace(
-        _missing(asked("x.test")), host="10.0.0.1/32"
+    assert compile_rules([]).request(asked("93.184.216.34")).missing == replace(
+        _missing(asked("x.test")), host="93.184.216.34/32"
     )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "10.0.0.1", "fd00::1", "198.51.100.7", "::7f00:1"])
+def test_nobody_is_sent_for_a_rule_that_would_let_nothing_out(host: str) -> None:
+    """Nor asked about it. The control is an address that a rule does open."""
+    networks = [f"{each}/{ip_address(each).max_prefixlen}" for each in (host, "93.184.216.34")]
+    for verdict in (None, ASK, DENY):
+        matcher = compile_rules([rule(each, verdict) for each in networks] if verdict is not None else [])
+        for decision in (matcher.request(asked(host)), matcher.connection(host, 443, True)):
+            assert (decision.answer, decision.missing) == (DENY, None)
+            assert verdict is DENY or "no rule opens it" in decision.why
+        control = matcher.request(asked("93.184.216.34"))
+        assert control.answer is (ASK if verdict is ASK else DENY)
+        assert verdict is DENY or control.missing is not None
 
 
 def _missing(request: Request) -> EgressRule:

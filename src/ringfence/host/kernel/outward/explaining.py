@@ -104,7 +104,7 @@ def _layers(matcher: Matcher, asked: Request, unread: bool) -> tuple[OfLayer, ..
 def _notes(asked: Request, decision: Decision, usable: tuple[Binding, ...]) -> Iterable[str]:
     address = authority.literal(asked.host)
     if address is not None and (why := addresses.denied(address, ())):
-        yield f"this address is {why}: no rule alone lets it out, the operator must have opened it as well"
+        yield f"this address is {why}: no rule lets it out, the operator can open a name for it ([egress] pins, internal)"
     elif address is None and decision.answer is not Verdict.DENY:
         yield "its addresses are looked up after this, and internal ones are refused but for what the operator opened"
     if decision.answer is not Verdict.DENY and decision.mode is Mode.PASSTHROUGH:

@@ -9,7 +9,7 @@ Must never see what `authority.py` and `targets.py` have not made canonical, and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ringfence.host.kernel.errors import Invalid
@@ -108,6 +108,13 @@ class Cover:
         return pattern.names and pattern.covers(asked.host) and self._group.deciding(asked) is not None
 
 
+def unopened(host: str, own: Collection[str] = ()) -> str | None:
+    """Why a rule for an address lets nothing out, for people; None: it does, or it is a name. `own`: the host's addresses."""
+    address = authority.literal(host)
+    why = None if address is None else addresses.denied(address, own)
+    return why and f"{host} is {why}: no rule opens it, the operator can open a name for it ([egress] pins, internal)"
+
+
 def _floor(host: str) -> Decision | None:
     address = authority.literal(host)
     if addresses.metadata_name(host) if address is None else addresses.metadata(address):
@@ -118,7 +125,8 @@ def _floor(host: str) -> Decision | None:
 def _unnamed(asked: Request) -> Decision:
     what = f"{asked.host}:{asked.port}{'' if asked.tls else ' without TLS'}"
     named = f"{asked.method} of this path at {what}" if asked.method else what
-    return Decision(_DENY, None, Mode.INTERCEPT, f"no rule names {named}", _missing(asked))
+    why = unopened(asked.host) or f"no rule names {named}"
+    return Decision(_DENY, None, Mode.INTERCEPT, why, _missing(asked))
 
 
 def _withheld(asked: Request, rule: EgressRule, found: Sequence[tuple[Layer, Entry]]) -> Decision:
@@ -133,8 +141,8 @@ def _held(asked: Request, rule: EgressRule, mode: Mode) -> Decision:
     """Until somebody says yes to exactly this; where no rule can say that, nobody is asked."""
     missing = _missing(asked, mode)
     if missing is None:
-        why = f"{rule.id} asks first, and no rule can name exactly this: its method or the length of its path"
-        return Decision(_DENY, rule, mode, why)
+        why = "no rule can name exactly this: its method or the length of its path"
+        return Decision(_DENY, rule, mode, f"{rule.id} asks first, and {unopened(asked.host) or why}")
     return Decision(_ASK, rule, mode, f"{rule.id} asks first", missing)
 
 
@@ -144,8 +152,10 @@ def _final(layer: Layer, deny: Entry, host: str) -> bool:
 
 
 def _missing(asked: Request, mode: Mode = Mode.INTERCEPT) -> EgressRule | None:
-    """What a user would add for exactly this; None: no such rule can be. Without the query: that may hold what is
-    nobody's business."""
+    """What a user would add for exactly this; None: no such rule can be, or it would let nothing out. Without the query:
+    that may hold what is nobody's business."""
+    if unopened(asked.host) is not None:
+        return None
     address = authority.literal(asked.host)
     draft = EgressRule(
         id="",
