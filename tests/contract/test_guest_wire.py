@@ -29,7 +29,7 @@ def box(tree: Path) -> Iterator[Box]:
 
 
 def descendants(box: Box, word: str) -> list[int]:
-    return [pid for pid in box.processes() if word in Path(f"/proc/{pid}/cmdline").read_text()]
+    return [pid for pid, line in box.command_lines().items() if word in line]
 
 
 def test_the_hello_says_who_this_is(box: Box) -> None:
@@ -253,7 +253,7 @@ def test_commands_that_were_on_their_way_when_it_was_killed_run_once_each(box: B
 def _helpers(box: Box) -> list[int]:
     """The command spawner, as the machine counts."""
     guest = box.guest_pid()
-    return [pid for pid in box.processes() if pid != guest and "init.pyc" in Path(f"/proc/{pid}/cmdline").read_text()]
+    return [pid for pid, line in box.command_lines().items() if pid != guest and "init.pyc" in line]
 
 
 def _command_spawner(host: Host, box: Box, round_: int) -> int:

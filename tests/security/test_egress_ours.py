@@ -25,7 +25,7 @@ run("ip -6 addr add 2600::9/128 dev lo nodad")
 server = socket.create_server(("::", 8080), family=socket.AF_INET6, dualstack_ipv6=True)
 for address in ("9.9.9.9", "2600::9"):
     assert reach.refused("evil.test", [address]) is None  # the control: the list does not know it
-    socket.create_connection((address, 8080), 1).close()  # and it is there
+    socket.create_connection((address, 8080), 20).close()  # and it is there
     assert ours(address), address
 run("ip link add veth0 type veth peer name veth1")
 run("ip addr add 10.77.0.1/24 dev veth0")

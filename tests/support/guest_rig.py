@@ -353,6 +353,14 @@ class Box:
             time.sleep(0.01)
         raise AssertionError("no PID 1")
 
+    def command_lines(self) -> dict[int, str]:
+        """Of `processes`, without those that end meanwhile."""
+        lines = {}
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                lines[pid] = Path(f"/proc/{pid}/cmdline").read_text()
+        return lines
+
     def processes(self) -> list[int]:
         """Pids in the box without bwrap's monitor, as the machine counts."""
         found, queue = [], [self.process.pid]

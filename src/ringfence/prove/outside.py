@@ -136,7 +136,8 @@ def _inodes(pid: int) -> set[str]:
 
 
 def cgroup(pids: Sequence[int], box: str, count: int) -> Tries:
-    """The process is in a leaf of the box's directory in each of the `count` hierarchies that have one."""
+    """The process is in a leaf of the box's directory in each of the `count` hierarchies that have one. One that has ended and waits
+    to be collected is shown in the root of each v1 hierarchy (kernel/cgroup/cgroup.c, proc_cgroup_show): it runs nothing."""
 
     def lacks(pid: int) -> str | None:
         try:
@@ -144,6 +145,8 @@ def cgroup(pids: Sequence[int], box: str, count: int) -> Tries:
         except OSError:
             return None
         inside = sum(f"/{box}/main" in line or f"/{box}/cmds" in line for line in lines)
+        if inside < count and status(pid).get("State", "Z")[0] in "ZX":
+            return None
         return "" if inside >= count else f"in a leaf of the box in {inside} of {count} hierarchies"
 
     return judged(pids, lacks)

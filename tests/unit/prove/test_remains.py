@@ -38,5 +38,9 @@ def test_a_link_of_v1_is_no_second_hierarchy(tmp_path: Path) -> None:
 def test_a_process_must_be_in_a_leaf_of_every_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = f"2:pids:/ringfence-one/{BOX}/cmds\n1:memory:/ringfence-one/{BOX}\n0::/\n"
     monkeypatch.setattr(Path, "read_text", lambda _path: lines)
+    monkeypatch.setattr(
+        outside, "status", {1: {"State": "S (sleeping)"}, 2: {"State": "Z (zombie)"}, 3: {}}.__getitem__
+    )
     assert outside.cgroup([1], BOX, 1).done == []
     assert outside.cgroup([1], BOX, 2).done == ["process 1"]
+    assert outside.cgroup([1, 2, 3], BOX, 2).done == ["process 1"]  # what has ended runs nothing, wherever it is shown
