@@ -25,11 +25,15 @@ async def way(tmp_path: Path) -> AsyncIterator[Rig]:
         yield made
 
 
+def named(how: str) -> tuple[str, str]:
+    """Target and Host of what is refused."""
+    others = {"absolute": ("http://evil.test/", "evil.test"), "gateway": ("/model/x", "127.0.0.1")}
+    return others.get(how, ("/", "evil.test"))
+
+
 async def asked(way: Rig, how: str, *fields: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A request that is refused, on a connection that could carry another."""
-    path, host = {"absolute": ("http://evil.test/", "evil.test"), "gateway": ("/model/x", "127.0.0.1")}.get(
-        how, ("/", "evil.test")
-    )
+    path, host = named(how)
     minor = b"HTTP/1.0" if "HTTP/1.0" in fields else b"HTTP/1.1"
     words = [each for each in fields if each and ":" in each]
     said = request("GET", path, *words, host=host).replace(b"HTTP/1.1", minor, 1)
@@ -61,9 +65,7 @@ async def test_and_of_nobody_else(way: Rig, how: str, more: str) -> None:
     answered = await reply(reader)
     assert answered.status == (401 if how == "gateway" else 403)
     assert b"\r\nConnection: keep-alive\r\n" in answered.head
-    path, host = {"absolute": ("http://evil.test/", "evil.test"), "gateway": ("/model/x", "127.0.0.1")}.get(
-        how, ("/", "evil.test")
-    )
+    path, host = named(how)
     writer.write(request("GET", path, host=host))
     assert (await reply(reader)).status == answered.status
     writer.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from ringfence.host.web.server import listening
 from tests.support.engine_rig import OPERATOR, Rig, eventually, rig
 from tests.support.fakes import parked
 
-SECONDS = 2.0  # of life that the token has which expires
+SECONDS = 4.0  # of life that the token has which expires
 SLEEP = ["/bin/sleep", "60"]
 Door = Callable[["Scene", dict[str, str], asyncio.Event], Coroutine[Any, Any, dict[str, Any]]]
 
@@ -126,13 +125,12 @@ async def revoked_elsewhere(s: Scene, token: Token) -> None:
 
 
 async def ends(s: Scene, door: Door, token: Token, headers: dict[str, str], out: Any, within: float = 30.0) -> Any:
-    opened, begun = asyncio.Event(), time.monotonic()
+    opened = asyncio.Event()
     asking = asyncio.create_task(door(s, headers, opened))
     await asyncio.wait_for(opened.wait(), 30)
     await eventually(lambda: s.open, "a connection")
     await asyncio.sleep(0.3)
-    if out is not expired or time.monotonic() - begun < SECONDS / 2:  # a slow host may have come too late to look
-        assert not asking.done(), "the control: it lasts while its token does"
+    assert not asking.done(), "the control: it lasts while its token does"
     await out(s, token)
     error = await asyncio.wait_for(asking, within)
     assert error["code"] == "unauthenticated"

@@ -28,9 +28,7 @@ BOX = BoxId("driverboxdriverb")
 SECONDS = 60.0
 # Apart from the spawner's own tests (1.70e9-1.77e9), from another run of these, and from installations (1.88e9 and up).
 FIRST_ID = 1_800_000_000 + os.getpid() % 65536 * 1024
-INSTALLATION = "drivers" + format(os.getpid(), "09d").translate(
-    str.maketrans("0189", "abcd")
-)  # 16 characters of a-z2-7
+INSTALLATION = "driversof" + spawner_rig.INSTALLATION[-7:]
 
 
 @pytest.fixture(autouse=True)

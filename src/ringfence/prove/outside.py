@@ -55,6 +55,12 @@ def status(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
+def ended(pid: int) -> bool:
+    """Whether no thread of it runs any more. One whose first thread alone has ended is shown as a zombie, too (proc(5), `Threads`)."""
+    fields = status(pid)
+    return not fields or (fields["State"][0] in "ZX" and int(fields["Threads"]) <= 1)
+
+
 def inner(pids: Sequence[int]) -> list[int]:
     """Those within the box's pid namespace: all but bubblewrap's own process, which stays outside and only waits."""
     return [pid for pid in pids if len(status(pid).get("NSpid", "").split()) > 1]
@@ -145,7 +151,7 @@ def cgroup(pids: Sequence[int], box: str, count: int) -> Tries:
         except OSError:
             return None
         inside = sum(f"/{box}/main" in line or f"/{box}/cmds" in line for line in lines)
-        if inside < count and status(pid).get("State", "Z")[0] in "ZX":
+        if inside < count and ended(pid):
             return None
         return "" if inside >= count else f"in a leaf of the box in {inside} of {count} hierarchies"
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ringfence.host.kernel.errors import Invalid
-from ringfence.host.kernel.outward import addresses, authority
+from ringfence.host.kernel.outward import authority
 from ringfence.host.kernel.outward.authority import HTTP, HTTPS
 from ringfence.host.kernel.outward.checking import METHODS
 from ringfence.host.kernel.outward.credentials import Binding, Use
-from ringfence.host.kernel.outward.matching import Matcher, compile_rules, covers
+from ringfence.host.kernel.outward.matching import Matcher, compile_rules, covers, unopened
 from ringfence.host.kernel.outward.rules import Decision, EgressRule, Layer, Mode, Request, Verdict
 from ringfence.host.kernel.outward.targets import target
 
@@ -103,8 +103,8 @@ def _layers(matcher: Matcher, asked: Request, unread: bool) -> tuple[OfLayer, ..
 
 def _notes(asked: Request, decision: Decision, usable: tuple[Binding, ...]) -> Iterable[str]:
     address = authority.literal(asked.host)
-    if address is not None and (why := addresses.denied(address, ())):
-        yield f"this address is {why}: no rule lets it out, the operator can open a name for it ([egress] pins, internal)"
+    if (why := unopened(asked.host)) is not None:
+        yield why
     elif address is None and decision.answer is not Verdict.DENY:
         yield "its addresses are looked up after this, and internal ones are refused but for what the operator opened"
     if decision.answer is not Verdict.DENY and decision.mode is Mode.PASSTHROUGH:
