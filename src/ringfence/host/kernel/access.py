@@ -35,12 +35,26 @@ class Action(StrEnum):
     TENANT_SEE = "tenant.see"
     USER_CHANGE = "user.change"
     USER_SEE = "user.see"
+    USER_REMOVAL = "user.removal"  # what a removal would take
+    USER_EXPORT = "user.export"  # all that is the user's, in one archive
     TOKEN_CHANGE = "token.change"
     TOKEN_SEE = "token.see"
     BOX_SEE = "box.see"
     BOX_START = "box.start"
     BOX_STOP = "box.stop"
     BOX_LIMITS = "box.limits"
+    BOX_PAUSE = "box.pause"  # and resume, archive
+    BOX_QUARANTINE = "box.quarantine"  # and release
+    BOX_SNAPSHOT = "box.snapshot"  # make, see, remove copies of the tree
+    BOX_TREE = "box.tree"  # another tree in its place: reset, restore
+    BOX_CLONE = "box.clone"  # a copy for another user
+    BOX_UPGRADE = "box.upgrade"
+    BOX_RECOVER = "box.recover"
+    BOX_LOGS = "box.logs"
+    USAGE_SEE = "usage.see"  # what a user's box used
+    USAGE_ALL = "usage.all"  # of a tenant
+    SWEEP = "sweep"
+    BACKUP = "backup"  # of the whole installation
     EXEC = "exec"
     FILES_READ = "files.read"
     FILES_WRITE = "files.write"
@@ -93,12 +107,26 @@ RULES: dict[Action, Rule] = {
     Action.TENANT_SEE: _rule(_S, _O),
     Action.USER_CHANGE: _rule(_O, changes=True, recorded=True, told=(_S, _W)),
     Action.USER_SEE: _rule(_S, _W, _O),
+    Action.USER_REMOVAL: _rule(_O, recorded=True, told=(_S, _W)),
+    Action.USER_EXPORT: _rule(_S, _O, recorded=True, told=(_W,)),
     Action.TOKEN_CHANGE: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
     Action.TOKEN_SEE: _rule(_S, _O, told=(_W,)),
     Action.BOX_SEE: _rule(_S, _W, _O),
     Action.BOX_START: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
     Action.BOX_STOP: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
     Action.BOX_LIMITS: _rule(_O, changes=True, recorded=True, told=(_S, _W)),
+    Action.BOX_PAUSE: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
+    Action.BOX_QUARANTINE: _rule(_O, changes=True, recorded=True, told=(_S, _W)),
+    Action.BOX_SNAPSHOT: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
+    Action.BOX_TREE: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
+    Action.BOX_CLONE: _rule(_O, changes=True, recorded=True, told=(_S, _W)),
+    Action.BOX_UPGRADE: _rule(_O, changes=True, recorded=True, told=(_S, _W)),
+    Action.BOX_RECOVER: _rule(_O, changes=True, recorded=True, told=(_S, _W)),
+    Action.BOX_LOGS: _rule(_S, _O, recorded=True, told=(_W,)),
+    Action.USAGE_SEE: _rule(_S, _W, _O),
+    Action.USAGE_ALL: _rule(_O, told=_ALL_OTHERS),
+    Action.SWEEP: _rule(_O, changes=True, recorded=True, told=_ALL_OTHERS),
+    Action.BACKUP: _rule(_O, changes=True, told=_ALL_OTHERS),  # each is recorded: engine/life/backups.py
     Action.EXEC: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),
     Action.FILES_READ: _rule(_S, _O, recorded=True, told=(_W,)),
     Action.FILES_WRITE: _rule(_S, _O, changes=True, recorded=True, told=(_W,)),

@@ -34,6 +34,9 @@ class Audit(Protocol):
     def traffic(self, box: str, host: str, verdict: str, sent: int, received: int) -> None:
         """Lane traffic: in memory, bounded, no evidence. Never waits, never fails. Bytes."""
 
+    def carried(self) -> Mapping[str, tuple[int, int]]:
+        """Of the lane traffic: the bytes (sent, received) of each box since this was asked last."""
+
     async def page(
         self, lanes: Collection[Lane], since: datetime | None, before: str | None, limit: int
     ) -> list[dict[str, Any]]:

@@ -37,6 +37,14 @@ class Observed(StrEnum):
     LOST = "lost"  # was running, is not; next ensure starts it
 
 
+class Rest(StrEnum):
+    """How a box rests, beside what the driver sees of it."""
+
+    NONE = ""
+    PAUSED = "paused"  # while it is observed running: every process stands still
+    ARCHIVED = "archived"  # while it is stopped: its tree is packed, and unpacked by the next start
+
+
 BLOCK = 4096  # bytes: the least that a file with any content takes
 FOLIO = 2 << 20  # the largest: a huge page of x86_64
 
@@ -127,6 +135,23 @@ class DiskUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Sight:
+    """What a driver sees of a box now."""
+
+    state: Observed  # absent, stopped or running
+    identity: dict[str, Any] | None
+    uid: int
+    pids: int
+    memory_bytes: int
+    memory_peak_bytes: int
+    memory_limit_bytes: int
+    oom_kills: int
+    disk: DiskUse | None = None  # None: this driver cannot tell
+    frozen: bool = False
+    cpu_usec: int = 0  # that its processes have used since its start; 0: also where nobody can tell
+
+
+@dataclass(frozen=True, slots=True)
 class Box:
     id: BoxId
     tenant: TenantId
@@ -138,9 +163,18 @@ class Box:
     uid: int  # host id of the box's processes, 0 until provisioned
     identity: dict[str, Any] | None  # the driver's record of the running PID 1; opaque here
     limits: Limits
-    image: str  # digest of what /usr is
+    image: str  # digest of what /usr is, or was last
     generation: int  # +1 at each start: a signal that names an older one is stale
     created_at: datetime
     started_at: datetime | None
     last_active_at: datetime | None
     installation: str = ""  # where its tree is; "": there is only one
+    rest: Rest = Rest.NONE
+    rested_at: datetime | None = None  # since when; of a stopped box, since when it is stopped
+    quarantined_at: datetime | None = None
+    quarantine: str = ""  # why it is in quarantine, in words of the operator
+    verb: str = ""  # what is being done with it (kernel.life.states.Verb); "": nothing
+    verb_until: datetime | None = None  # by then it is over, done or not
+    made_of: Mapping[str, Any] | None = None  # what it was started with: kernel.life.drift
+    image_wanted: str = ""  # name or id that its operator has chosen; "": what the settings say
+    image_bound: str = ""  # id that its next start has, or `host`; "": not decided yet

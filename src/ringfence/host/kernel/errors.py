@@ -7,7 +7,7 @@
     ├── NotFound              absent, or not to be seen: same text   4 / 404
     ├── Conflict              state says no: exists, busy            1 / 409   (KeyReused, LaneBusy, LaneFull 429, Steered,
     │                                                                      Exhausted 429, Diverged, StepGap, StaleEpoch,
-    │                                                                      Parked, which is a StaleEpoch)
+    │                                                                      Busy, Parked, which is a StaleEpoch)
     ├── Unavailable           a part or an isolation is missing      5 / 503   (BoxLost, DiskFull 507)
     └── Failed                ours: a bug or a broken part           1 / 500
 
@@ -73,6 +73,10 @@ class NotFound(RingfenceError):
 class Conflict(RingfenceError):
     code = "conflict"
     http_status = 409
+
+
+class Busy(Conflict):
+    """Something else is being done with the box: it is worth asking again, for what was asked is not at fault."""
 
 
 class KeyReused(Conflict):

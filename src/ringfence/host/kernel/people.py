@@ -36,6 +36,12 @@ class User:
     owner: UserId | None  # a person; set exactly when kind is not person
     disabled: bool
     created_at: datetime
+    held: str = ""  # why none of its runs is claimed now: quarantined, box_paused
+
+    @property
+    def held_back(self) -> str:
+        """Why nothing may run for it; "": it may."""
+        return "user_disabled" if self.disabled else self.held
 
 
 class Scope(StrEnum):

@@ -9,17 +9,27 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from ringfence.host.kernel.auditing import Audit
-from ringfence.host.kernel.boxes import BoxKind, DiskUse, Limits, Observed
+from ringfence.host.kernel.boxes import BoxKind, Limits
+from ringfence.host.kernel.boxes import Sight as Sight
 from ringfence.host.kernel.effects import EffectRow
 from ringfence.host.kernel.gates import Gate
 from ringfence.host.kernel.ids import BoxId, RunId, TenantId, ThreadId, TurnId, UserId
+from ringfence.host.kernel.images import HOST
 from ringfence.host.kernel.journal import Blobs, Steps
 from ringfence.host.kernel.kernels import Kernels
 from ringfence.host.kernel.ledger import Effects, Gates
-from ringfence.host.kernel.models.ports import Caller, ModelUsage
+from ringfence.host.kernel.life.copies import Snapshots, Trees
+from ringfence.host.kernel.life.debris import References, Seen
+from ringfence.host.kernel.life.exporting import Exporting
+from ringfence.host.kernel.life.logs import Said
+from ringfence.host.kernel.life.usage import Usage
+from ringfence.host.kernel.models.ports import Model as Model
+from ringfence.host.kernel.models.ports import ModelFor as ModelFor
+from ringfence.host.kernel.models.ports import ModelReply as ModelReply
+from ringfence.host.kernel.models.ports import ModelUsage
 from ringfence.host.kernel.onward import Onward
 from ringfence.host.kernel.outward.ports import Credentials, EgressRules, Invocations
 from ringfence.host.kernel.outward.renewals import Renewals
@@ -230,7 +240,15 @@ class Store(Protocol):
     @property
     def invocations(self) -> Invocations: ...
     @property
+    def references(self) -> References: ...
+    @property
     def model_usage(self) -> ModelUsage: ...
+    @property
+    def usage(self) -> Usage: ...
+    @property
+    def exporting(self) -> Exporting: ...
+    @property
+    def snapshots(self) -> Snapshots: ...
     @property
     def reads(self) -> Reads: ...
     @property
@@ -260,24 +278,9 @@ class Store(Protocol):
 # --- boxes -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What a driver sees of a box now."""
-
-    state: Observed  # absent, stopped or running
-    identity: dict[str, Any] | None
-    uid: int
-    pids: int
-    memory_bytes: int
-    memory_peak_bytes: int
-    memory_limit_bytes: int
-    oom_kills: int
-    disk: DiskUse | None = None  # None: this driver cannot tell
-    frozen: bool = False
-
-
-class Driver(Protocol):
-    """Makes boxes on a substrate. Unavailable (with the remedy) when isolation is missing; DiskFull; Failed."""
+class Driver(Trees, Protocol):
+    """Makes boxes on a substrate. Unavailable (with the remedy) when isolation is missing, or what was made of a box is, as with a
+    volume that is not mounted: nothing is made in its place; DiskFull; Failed."""
 
     @property
     def name(self) -> str: ...
@@ -287,10 +290,15 @@ class Driver(Protocol):
     async def provision(self, box: BoxId, kind: BoxKind, limits: Limits | None = None) -> int:
         """Tree, of the limits' disk and inodes, and ids; returns the uid. Idempotent."""
 
-    async def start(self, box: BoxId, limits: Limits) -> dict[str, Any]:
-        """The identity of its PID 1. A running box is answered as it is."""
+    async def start(self, box: BoxId, limits: Limits, image: str = HOST) -> dict[str, Any]:
+        """The identity of its PID 1. A running box is answered as it is. `image`: id. Unavailable: it is not on this host."""
 
-    async def stop(self, box: BoxId) -> None: ...
+    async def find_image(self, name: str) -> str:
+        """The id that a name, or an id, stands for now. NotFound."""
+
+    async def stop(self, box: BoxId) -> None:
+        """NotFound: never provisioned, or what was made of it is missing."""
+
     async def freeze(self, box: BoxId) -> None:
         """Every process of a running box stands still when it returns, and answers nothing. Idempotent. Refused: the box
         does not run. Unavailable: this host cannot freeze."""
@@ -302,6 +310,16 @@ class Driver(Protocol):
     async def set_limits(self, box: BoxId, limits: Limits) -> None: ...
     async def remove(self, box: BoxId) -> None: ...
     async def running(self) -> list[BoxId]: ...
+    async def said(self) -> list[Said]:
+        """What boxes' PID 1 have written to stderr since this was asked last."""
+
+    async def debris(self) -> Seen:
+        """What was left behind on this host by this installation, and which boxes there are. Changes nothing."""
+
+    async def clear(self, box: BoxId | None, kind: str) -> bool:
+        """Takes one thing away that `debris` told as ours, proven anew; of no box: None. False: it was not there any more.
+        Refused: it is not ours. Conflict: in use. Failed: it stays."""
+
     async def jails(self) -> list[BoxId]:
         """Boxes of kind skill, running or not."""
 
@@ -341,6 +359,9 @@ class BoxFiles(Protocol):
     async def remove(self, path: bytes, recursive: bool) -> None: ...
     async def usage(self) -> tuple[int, int]:
         """(bytes by blocks, inodes) of the whole tree."""
+
+    def cut(self) -> None:
+        """What is under way, and whatever is asked after it, is Unavailable. Nothing waits for whoever takes no more."""
 
 
 # --- the wire --------------------------------------------------------------------------------------------------------
@@ -451,6 +472,13 @@ class Link(Protocol):
         """`message`: fields of wire.messages.ThreadMessage."""
 
     async def wind_down(self, run: RunId, seconds: int) -> None: ...
+    def paused(self) -> None:
+        """The box is about to stand still: until `resumed` it need neither read nor answer."""
+
+    async def resumed(self, pause: str, seconds: float) -> None:
+        """The box stood still for so long, until now: PID 1's timers do not count it. `pause`: which one; said anew, it is
+        not counted twice. Returns when the guest has heard; it is written at once, for a guest that does not read yet."""
+
     async def close(self) -> None: ...
 
 
@@ -459,40 +487,3 @@ class Broker(Protocol):
 
     async def attach(self, box: BoxId, sock_fd: int, host: LoopHost) -> Link:
         """Takes the socket over; hello within 5 s."""
-
-
-# --- models ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ModelReply:
-    text: str
-    tool_calls: Sequence[Mapping[str, Any]]  # {"id", "name", "arguments"}
-    stop: Literal["end", "tool_calls", "length"]
-    usage: tuple[int, int] | None = None  # tokens (input, output)
-
-
-class Model(Protocol):
-    """One provider. Unavailable; Refused; Failed; Exhausted: its caller has no budget left."""
-
-    @property
-    def window(self) -> int:
-        """Tokens that it takes, its answer included."""
-
-    async def generate(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        on_delta: Callable[[str], None],
-    ) -> ModelReply:
-        """`tools`: {"name", "description", "parameters" (JSON Schema)}. `on_delta` is called with each piece of text
-        as it comes; together they are the reply's text."""
-
-
-@runtime_checkable
-class ModelFor(Protocol):
-    """A provider whose calls are counted for whoever makes them."""
-
-    @property
-    def window(self) -> int: ...
-    def of(self, caller: Caller) -> Model: ...

@@ -18,6 +18,7 @@ _WEAK: dict[str, str] = {
     "no-disk-quota": "the size of the box's files is counted, not bounded: a box above its limit is stopped",
     "no-cpu-limit": "the processor time of a box is not bounded",
     "no-swap-limit": "the memory limit holds for RAM alone: a box may use all of the host's swap",
+    "no-freezer": "the box cannot be frozen: a pause is a stop",
     "no-nft": "the box has a loopback interface only",
     "unproved": "no attack suite has tried these walls as they are now, since this host was booted",
 }

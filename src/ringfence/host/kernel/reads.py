@@ -55,7 +55,7 @@ class Standing:
     """How a run stands when its executor is gone."""
 
     run: Run
-    disabled: bool  # its actor; one who was removed is not
+    held_back: str  # why nothing may run for its actor; nothing holds back one who was removed
     checkpoint: int  # the step that it is after; 0: none
     steps: int  # that were begun
     open: Mapping[int, Effect]  # steps without an end, by number

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
-from ringfence.host.kernel.boxes import Box, BoxKind, Desired, Limits, Observed
+from ringfence.host.kernel.boxes import Box, BoxKind, Desired, Limits, Observed, Rest
 from ringfence.host.kernel.ids import BoxId, TenantId, TokenId, UserId
 from ringfence.host.kernel.people import Scope, Tenant, Token, User, UserKind
 
@@ -77,12 +77,30 @@ class Boxes(Protocol):
         limits: Limits | None = None,
         started: bool = False,
         active: bool = False,
+        rest: Rest | None = None,
+        made_of: Mapping[str, Any] | None = None,
+        image: str | None = None,
+        image_wanted: str | None = None,
+        image_bound: str | None = None,
     ) -> Box:
         """Sets what is not None. `started`: generation + 1 and started_at; `active`: last_active_at.
-        observed other than running clears the identity."""
+        observed other than running clears the identity, and a pause; `rested_at` is set when it comes to rest in another
+        way than before."""
+
+    async def hold(self, box: BoxId) -> None:
+        """Runs of its user wait from now on until it is paused and resumed, or comes to rest in another way."""
+
+    async def quarantine(self, box: BoxId, why: str | None) -> Box:
+        """None: released. Of one that is in quarantine, another reason. Runs of its user wait meanwhile."""
+
+    async def begin(self, box: BoxId, verb: str, seconds: float) -> Box:
+        """The verb is under way, for so long at most, unless `end` comes before. Conflict: another one is."""
+
+    async def end(self, box: BoxId, verb: str) -> None:
+        """Idempotent; nothing when another verb is under way."""
 
     async def new_tree(self, box: BoxId) -> int:
         """Whoever has put another tree in the place of the box's (reset, an older copy) says so, before the box may start
         again: how many live runs are left to the redrive table as ones whose tree has changed, now or when their lane comes
-        to them. Who had them is StaleEpoch. A failed one that is tried again by hand goes there too. Reset and the
-        restore of a tree will be the callers."""
+        to them. Who had them is StaleEpoch. A failed one that is tried again by hand goes there too. Callers: reset and the
+        restore of a tree."""

@@ -18,6 +18,7 @@ class Keep:
     runs_days: int = 0  # steps, checkpoints and blobs of runs that have ended; which command had which way out
     audit_days: int = 0
     keys_days: int = 7  # idempotency keys (architecture.md section 7); never 0
+    usage_days: int = 400  # what boxes used, day by day: a year and a month
 
 
 class Retention(Protocol):

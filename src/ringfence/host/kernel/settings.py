@@ -11,11 +11,13 @@ from typing import Any
 from ringfence.host.kernel.boxes import Limits, LimitsAll, Rates
 from ringfence.host.kernel.declared import Webhook, rule_from_json
 from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.life.rests import Rests
 from ringfence.host.kernel.models.upstreams import RESERVED, Upstream, budgets_from_json, upstream_from_json
 from ringfence.host.kernel.models.usage import BudgetLimits
 from ringfence.host.kernel.policy import Rule
 from ringfence.host.kernel.retention import Keep
 from ringfence.host.kernel.settings_egress import EgressSettings
+from ringfence.host.kernel.settings_life import Boxes
 from ringfence.host.kernel.vault_keys import VaultKeys
 
 MODES = ("auto", "root", "subuid", "shared")
@@ -33,6 +35,7 @@ ACCEPT = {
     "no-cpu-limit": "no CPU limit: the server was given cgroups without the cpu controller",
     "no-swap-limit": "the kernel counts no swap: a box's memory limit holds for RAM, and it may swap beyond it",
     "no-nft": "no redirect and no reject in a box's network namespace: it has a loopback only",
+    "no-freezer": "no freeze: pause means stop, and a box is stopped for a copy of its files",
     "unproved": "production, a wider listener or a second tenant on walls that `ringfence prove` has not tried as they are",
 }
 
@@ -73,6 +76,8 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     limits_all: LimitsAll = field(default_factory=LimitsAll)
     rates: Rates = field(default_factory=Rates)
+    rest: Rests = field(default_factory=Rests)
+    boxes: Boxes = field(default_factory=Boxes)
     retention: Keep = field(default_factory=Keep)
     vault: VaultKeys = field(default_factory=VaultKeys)
     egress: EgressSettings = field(default_factory=EgressSettings)
@@ -119,6 +124,7 @@ class Settings:
             known["limits"] = Limits(**known.get("limits", {}))
             known["limits_all"] = LimitsAll(**known.get("limits_all", {}))
             known["rates"] = Rates(**known.get("rates", {}))
+            known["rest"], known["boxes"] = Rests(**known.get("rest", {})), Boxes(**known.get("boxes", {}))
             known["model_upstream"] = tuple(upstream_from_json(each) for each in known.get("model_upstream", ()))
             known["model_budget"] = budgets_from_json(known.get("model_budget", {}))
             known["webhook"] = tuple(Webhook(**each) for each in known.get("webhook", ()))

@@ -25,6 +25,7 @@ from ringfence.host.kernel.retention import Keep
 from ringfence.host.kernel.settings import ACCEPT, DISKS, MODES, Settings, is_row, user_runs
 from ringfence.host.kernel.settings_egress import EGRESS, EgressSettings
 from ringfence.host.kernel.settings_key import LIST, Key
+from ringfence.host.kernel.settings_life import LIFE, boxes, rests
 from ringfence.host.kernel.settings_models import BUDGETS, MODEL, UPSTREAMS, check_model
 from ringfence.host.kernel.settings_vault import VAULT
 from ringfence.host.kernel.sizes import rate, size_text, size_within
@@ -210,6 +211,7 @@ _RETENTION_SAYS: Mapping[str, str] = MappingProxyType(
         "runs_days": "days that steps, checkpoints and blobs of a run are kept after its end; 0 = for ever",
         "audit_days": "days that records of the audit are kept; 0 = for ever",
         "keys_days": "days that an idempotency key stands for its message",
+        "usage_days": "days that what boxes used is kept, a row for each box and day; 0 = for ever",
     }
 )
 MAX_DAYS = 36_500
@@ -221,7 +223,7 @@ def _retention_key(name: str) -> Key:
     return Key(f"retention.{name}", "whole number", allowed, _RETENTION_SAYS[name], _whole(low, MAX_DAYS))
 
 
-TABLES = ("egress", "limits", "limits_all", "model_budget", "rates", "retention", "vault")
+TABLES = ("boxes", "egress", "limits", "limits_all", "model_budget", "rates", "rest", "retention", "vault")
 KEYS: tuple[Key, ...] = (
     Key(
         "database",
@@ -322,6 +324,7 @@ KEYS: tuple[Key, ...] = (
         _whole(1, 1000),
     ),
     *(_retention_key(name) for name in _RETENTION_SAYS),
+    *LIFE,
     *VAULT,
     *EGRESS,
     UPSTREAMS,
@@ -408,6 +411,8 @@ def parse(text: str, *, source: str = "ringfence.toml") -> Settings:
         limits_all=LimitsAll(**tables["limits_all"]),
         model_budget=BudgetLimits(**tables["model_budget"]),
         rates=Rates(**tables["rates"]),
+        rest=rests(tables["rest"]),
+        boxes=boxes(tables["boxes"]),
         retention=Keep(**tables["retention"]),
         vault=VaultKeys(**tables["vault"]),
     )

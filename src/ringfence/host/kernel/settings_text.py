@@ -97,7 +97,7 @@ def as_markdown() -> str:
             "One file: `ringfence.toml` in the state directory, or the one that `serve --config FILE` names. Every key has a",
             "default, so an empty file is a whole one. An unknown key is an error that names the nearest known one.",
             "`ringfence config check` tries a file, `ringfence config show` prints the settings in force. Keys with a dot stand in",
-            "the tables `[egress]`, `[limits]`, `[limits_all]`, `[model_budget]`, `[rates]`, `[retention]` and `[vault]`. A size is",
+            "the tables `[boxes]`, `[egress]`, `[limits]`, `[limits_all]`, `[model_budget]`, `[rates]`, `[rest]`, `[retention]` and `[vault]`. A size is",
             "a whole number of bytes or a string such as `512MiB`.",
             "",
             "This page is generated from the table in `src/ringfence/host/kernel/settings_file.py`; a test holds them together.",

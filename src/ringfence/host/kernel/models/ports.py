@@ -3,9 +3,9 @@ Errors: kernel.errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ringfence.host.kernel.errors import Conflict
 from ringfence.host.kernel.ids import BoxId, RunId, TenantId, UserId
@@ -110,3 +110,37 @@ class Spending(Protocol):
 
     async def sweep(self) -> int:
         """As `ModelUsage.sweep`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    text: str
+    tool_calls: Sequence[Mapping[str, Any]]  # {"id", "name", "arguments"}
+    stop: Literal["end", "tool_calls", "length"]
+    usage: tuple[int, int] | None = None  # tokens (input, output)
+
+
+class Model(Protocol):
+    """One provider. Unavailable; Refused; Failed; Exhausted: its caller has no budget left."""
+
+    @property
+    def window(self) -> int:
+        """Tokens that it takes, its answer included."""
+
+    async def generate(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        on_delta: Callable[[str], None],
+    ) -> ModelReply:
+        """`tools`: {"name", "description", "parameters" (JSON Schema)}. `on_delta` is called with each piece of text
+        as it comes; together they are the reply's text."""
+
+
+@runtime_checkable
+class ModelFor(Protocol):
+    """A provider whose calls are counted for whoever makes them."""
+
+    @property
+    def window(self) -> int: ...
+    def of(self, caller: Caller) -> Model: ...

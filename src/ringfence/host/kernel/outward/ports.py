@@ -322,10 +322,14 @@ class Egress(Protocol):
     async def open(self, box: BoxId, tenant: TenantId, user: UserId, keys: Collection[str]) -> None:
         """Before its first command, after each start: transparent and DNS listeners, those of live invocations. `keys`:
         of the commands that run in it; the invocations of others have ended. Ready when it returns: nothing of the box
-        is called ready without its listeners. A box that is open stays so."""
+        is called ready without its listeners. A box that is open stays so; one that is suspended goes on."""
+
+    async def suspend(self, box: BoxId) -> None:
+        """Before a freeze: the worker ends, holds end as denied, nothing is begun until `open` or `close`. Live invocations stay,
+        and whoever connects waits for that. Idempotent."""
 
     async def close(self, box: BoxId) -> None:
-        """At pause, stop and loss: the worker ends, holds end as denied. Idempotent."""
+        """At stop and loss: the worker ends, holds end as denied, invocations have ended. Idempotent."""
 
     async def begin(self, who: Invoker) -> Invocation:
         """The same for the same command (box, key) as long as it lives. Unavailable: the box is not open. Conflict: it
