@@ -111,6 +111,9 @@ class SqlAudit:
     def traffic(self, box: str, host: str, verdict: str, sent: int, received: int) -> None:
         self._traffic.add(box, host, verdict, sent, received)
 
+    def carried(self) -> Mapping[str, tuple[int, int]]:
+        return self._traffic.carried()
+
     async def _write(self, draft: Draft) -> Head:
         return await self._database.write(lambda tx: self.chain.append(tx, draft))
 

@@ -38,6 +38,7 @@ class Traffic:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._boxes: dict[str, _Of] = {}
+        self._carried: dict[str, tuple[int, int]] = {}  # a pair for each box
         self._number = self._kept = self._counted = 0
         self.dropped = 0  # entries that are forgotten
 
@@ -58,7 +59,14 @@ class Traffic:
         total.requests += 1
         total.sent += sent
         total.received += received
+        up, down = self._carried.get(box, (0, 0))
+        self._carried[box] = (up + sent, down + received)
         self._make_room(mine)
+
+    def carried(self) -> dict[str, tuple[int, int]]:
+        """(sent, received) of each box since the last time. Nothing of it is forgotten before."""
+        found, self._carried = self._carried, {}
+        return found
 
     def newest(self, limit: int) -> list[dict[str, Any]]:
         """Newest first: {"at", "box", "host", "verdict", "sent", "received"}."""

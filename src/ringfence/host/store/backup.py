@@ -7,7 +7,7 @@ forgotten, and a database of an earlier schema is kept as it is, which is what a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import sqlalchemy as sa
@@ -31,10 +31,16 @@ _KINDS: tuple[tuple[type[sa.types.TypeEngine[Any]], str], ...] = (
 
 
 def dump(
-    connection: Connection, file: IO[bytes], *, installation: str, release: str, at: str
+    connection: Connection,
+    file: IO[bytes],
+    *,
+    installation: str,
+    release: str,
+    at: str,
+    seen: Callable[[str, sa.Row[Any]], None] | None = None,
 ) -> tuple[Manifest, Sealed]:
-    """`connection`: of a pool that reads (on PostgreSQL REPEATABLE READ), so that its transaction sees one moment.
-    Unavailable: nothing to back up, not ringfence's, newer than this release, or the file cannot be written. DiskFull: of
+    """`connection`: of a pool that reads (on PostgreSQL REPEATABLE READ), so that its transaction sees one moment. `seen`:
+    is shown each row that is written, with its table's name. Unavailable: nothing to back up, not ringfence's, newer than this release, or the file cannot be written. DiskFull: of
     the file."""
     with connection.begin():
         migrate.check(connection)
@@ -57,6 +63,8 @@ def dump(
             out.table(head)
             for row in _rows(connection, table):
                 out.row(table.name, row)
+                if seen is not None:
+                    seen(table.name, row)
         return manifest, out.seal()
 
 

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from ringfence.host.kernel.boxes import Box, BoxKind, Desired, Limits, Observed
-from ringfence.host.kernel.errors import NotFound
+from ringfence.host.kernel.boxes import Box, BoxKind, Desired, Limits, Observed, Rest
+from ringfence.host.kernel.errors import Conflict, NotFound
 from ringfence.host.kernel.ids import BoxId, TenantId, UserId
 from ringfence.host.kernel.people import User
+from ringfence.host.store.box_days import count
 from ringfence.host.store.database import Database
 from ringfence.host.store.invocations import close_where
 from ringfence.host.store.outward import invocations
 from ringfence.host.store.owned import owned, owned_row
 from ringfence.host.store.people import find_user_by_id
-from ringfence.host.store.schema import boxes
+from ringfence.host.store.schema import boxes, users
 from ringfence.host.store.text import checked_json, storable
 from ringfence.host.store.transaction import Tx
 from ringfence.host.store.trees import take_up
 
+QUARANTINED, PAUSED = "quarantined", "box_paused"  # kernel.runs.REASONS: why runs of a user wait
 _LIMITS = frozenset(field.name for field in fields(Limits))
 # Built once: both are in the way of a first command.
 _BY_ID = sa.select(boxes).where(boxes.c.id == sa.bindparam("which"), boxes.c.removed_at.is_(None))
@@ -31,6 +34,7 @@ _HOME_OF = sa.select(boxes).where(
     boxes.c.kind == BoxKind.HOME.value,
     boxes.c.desired != Desired.REMOVED.value,
 )
+_HOME_OF_LIVE = _HOME_OF.join(users, users.c.id == boxes.c.user).where(users.c.removed_at.is_(None))
 
 
 def box_of(row: Row[Any]) -> Box:
@@ -51,6 +55,15 @@ def box_of(row: Row[Any]) -> Box:
         started_at=row.started_at,
         last_active_at=row.last_active_at,
         installation=row.installation,
+        rest=Rest(row.rest),
+        rested_at=row.rested_at,
+        quarantined_at=row.quarantined_at,
+        quarantine=row.quarantine,
+        verb=row.verb,
+        verb_until=row.verb_until,
+        made_of=row.made_of,
+        image_wanted=row.image_wanted,
+        image_bound=row.image_bound,
     )
 
 
@@ -92,6 +105,11 @@ class SqlBoxes:
         limits: Limits | None = None,
         started: bool = False,
         active: bool = False,
+        rest: Rest | None = None,
+        made_of: Mapping[str, Any] | None = None,
+        image: str | None = None,
+        image_wanted: str | None = None,
+        image_bound: str | None = None,
     ) -> Box:
         """Wanted removed and seen absent: the last update, after which the box is NotFound."""
         given = {
@@ -100,9 +118,27 @@ class SqlBoxes:
             "uid": uid,
             "identity": None if identity is None else checked_json(identity, "the identity of a box"),
             "limits": limits and asdict(limits),
+            "rest": rest if rest is None else rest.value,
+            "made_of": None if made_of is None else checked_json(made_of, "what a box was made of"),
+            "image": image,
+            "image_wanted": image_wanted,
+            "image_bound": image_bound,
         }
         changes = {name: value for name, value in given.items() if value is not None}
         return await self._database.write(lambda tx: _update(tx, box, changes, started=started, active=active))
+
+    async def hold(self, box: BoxId) -> None:
+        await self._database.write(lambda tx: _hold(tx, UserId(_row(tx.connection, box).user), PAUSED, was=""))
+
+    async def quarantine(self, box: BoxId, why: str | None) -> Box:
+        return await self._database.write(lambda tx: _quarantine(tx, box, why))
+
+    async def begin(self, box: BoxId, verb: str, seconds: float) -> Box:
+        return await self._database.write(lambda tx: _begin(tx, box, verb, seconds))
+
+    async def end(self, box: BoxId, verb: str) -> None:
+        over = sa.update(boxes).where(boxes.c.id == box, boxes.c.verb == verb).values(verb="", verb_until=None)
+        await self._database.write(lambda tx: tx.connection.execute(over))
 
     async def new_tree(self, box: BoxId) -> int:
         return await self._database.write(lambda tx: take_up(tx, UserId(_row(tx.connection, box).user)))
@@ -113,15 +149,60 @@ def _update(tx: Tx, box: BoxId, changes: dict[str, Any], *, started: bool, activ
     values = dict(changes)
     if values.get("observed", row.observed) != Observed.RUNNING:
         values["identity"] = None
+        if values.get("rest", row.rest) == Rest.PAUSED:  # what has no process stands still no more
+            values["rest"] = Rest.NONE.value
+    if {"observed", "rest"} & values.keys() and _resting(row, values):
+        values["rested_at"] = tx.now()
     if started:
         values |= {"generation": row.generation + 1, "started_at": tx.now()}
+        count(tx, row, "starts")
+    if values.get("rest") == Rest.PAUSED.value and row.rest != Rest.PAUSED.value:
+        count(tx, row, "pauses")
     if active:
         values["last_active_at"] = tx.now()
     wanted, seen = values.get("desired", row.desired), values.get("observed", row.observed)
     if wanted == Desired.REMOVED and seen == Observed.ABSENT:
         values["removed_at"] = tx.now()
         close_where(tx, invocations.c.box == box)
+    if values.get("rest", row.rest) != Rest.PAUSED and {"rest", "observed", "desired"} & values.keys():
+        _hold(tx, UserId(row.user), "", was=PAUSED)
     changed = sa.update(boxes).where(boxes.c.id == box).values(**values).returning(boxes)
+    return box_of(tx.connection.execute(changed).one())
+
+
+def _resting(row: Row[Any], values: Mapping[str, Any]) -> bool:
+    """Whether it rests now in another way than before."""
+    before, after = ((of["observed"], of["rest"]) for of in (row._mapping, {**row._mapping, **values}))
+    return before != after and after != (Observed.RUNNING.value, Rest.NONE.value)
+
+
+def _quarantine(tx: Tx, box: BoxId, why: str | None) -> Box:
+    row = _row(tx.connection, box)
+    values: dict[str, Any] = {"quarantined_at": None, "quarantine": ""}
+    if why is not None:
+        values = {"quarantined_at": row.quarantined_at or tx.now(), "quarantine": why}
+    changed = sa.update(boxes).where(boxes.c.id == box).values(**values).returning(boxes)
+    done = box_of(tx.connection.execute(changed).one())
+    if done.kind is BoxKind.HOME:
+        _hold(tx, done.user, *(("", QUARANTINED) if why is None else (QUARANTINED, None)))
+    return done
+
+
+def _hold(tx: Tx, user: UserId, why: str, was: str | None = None) -> None:
+    """`was`: only if that is what holds it now."""
+    held = sa.update(users).where(users.c.id == user, users.c.held != why)
+    tx.connection.execute((held if was is None else held.where(users.c.held == was)).values(held=why))
+
+
+def _begin(tx: Tx, box: BoxId, verb: str, seconds: float) -> Box:
+    row = _row(tx.connection, box)
+    now = tx.onward_now()
+    if row.verb and row.verb_until is not None and row.verb_until > now:
+        raise Conflict(
+            f"the box is busy: {row.verb} is under way", remedy="wait until it is over: ringfence box show U"
+        )
+    until = now + timedelta(seconds=seconds)
+    changed = sa.update(boxes).where(boxes.c.id == box).values(verb=verb, verb_until=until).returning(boxes)
     return box_of(tx.connection.execute(changed).one())
 
 
@@ -133,12 +214,16 @@ def _row(connection: Connection, box: BoxId) -> Row[Any]:
 
 
 def _home(connection: Connection, user: UserId) -> Box | None:
-    find_user_by_id(connection, user)
-    return find_home(connection, user)
+    """NotFound: the user is removed."""
+    home = find_home(connection, user, _HOME_OF_LIVE)
+    if home is None:
+        find_user_by_id(connection, user)
+    return home
 
 
-def find_home(connection: Connection, user: UserId) -> Box | None:
-    row = owned_row(connection.execute(_HOME_OF, {"whose": user}).one_or_none(), user=user)
+def find_home(connection: Connection, user: UserId, query: sa.Select[Any] = _HOME_OF) -> Box | None:
+    found = connection.execute(query, {"whose": user}).one_or_none() if storable(user) else None
+    row = owned_row(found, user=user)
     return None if row is None else box_of(row)
 
 

@@ -46,6 +46,7 @@ def user_of(row: Row[Any]) -> User:
         owner=row.owner,
         disabled=row.disabled,
         created_at=row.created_at,
+        held=row.held,
     )
 
 

@@ -15,6 +15,7 @@ from ringfence.host.kernel.retention import Keep
 from ringfence.host.kernel.runs import NOT_AGAIN, RUN_FINAL, RunState, redrivable
 from ringfence.host.store.audit import SqlAudit
 from ringfence.host.store.blob_rows import drop_blobs
+from ringfence.host.store.box_days import drop_days, old_days
 from ringfence.host.store.columns import Utc
 from ringfence.host.store.database import Database
 from ringfence.host.store.invocations import drop_invocations, old_invocations
@@ -30,6 +31,7 @@ RUNS = 20  # runs of one batch: each has up to 1,000 steps of 512 KiB, but few h
 AUDIT = 500
 INVOCATIONS = 500
 MODEL_CALLS = 500
+USAGE = 500
 THREADS = 5  # threads that are cut in one batch
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
@@ -89,6 +91,8 @@ class SqlRetention:
             gone["runs"] = await self._runs(now - timedelta(days=keep.runs_days))
             gone["model_calls"] = await self._model_calls(now - timedelta(days=keep.runs_days))
             gone["invocations"] = await self._invocations(now - timedelta(days=keep.runs_days))
+        if keep.usage_days:
+            gone["usage"] = await self._usage(now - timedelta(days=keep.usage_days))
         if keep.audit_days:
             gone["audit"] = await self._audit.cut(now - timedelta(days=keep.audit_days), AUDIT)
         return {kind: number for kind, number in gone.items() if number}
@@ -113,6 +117,10 @@ class SqlRetention:
     async def _invocations(self, before: datetime) -> int:
         due = await self._database.read(lambda connection: old_invocations(connection, before, INVOCATIONS))
         return await self._database.write(lambda tx: drop_invocations(tx, due)) if due else 0
+
+    async def _usage(self, before: datetime) -> int:
+        due = await self._database.read(lambda connection: old_days(connection, before, USAGE))
+        return await self._database.write(lambda tx: drop_days(tx, due)) if due else 0
 
     async def _model_calls(self, before: datetime) -> int:
         due = await self._database.read(lambda connection: old_calls(connection, before, MODEL_CALLS))

@@ -41,7 +41,7 @@ _LEASE = timedelta(seconds=LEASE_SECONDS)
 
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
 def _claimable() -> sa.Select[Any]:
-    """Queued, due at `now`, of an enabled user, and nothing older (or live) in the lane.
+    """Queued, due at `now`, of a user whom nothing holds back, and nothing older (or live) in the lane.
 
     A back-off that ends after `never`, later than any can, was set before the wall clock was turned back and the server
     restarted.
@@ -49,7 +49,7 @@ def _claimable() -> sa.Select[Any]:
     other, owner = runs.alias("other"), users.alias("owner")
     older = sa.and_(
         other.c.position < runs.c.position,
-        sa.or_(other.c.state == RunState.PARKED.value, sa.not_(owner.c.disabled)),
+        sa.or_(other.c.state == RunState.PARKED.value, sa.and_(sa.not_(owner.c.disabled), owner.c.held == "")),
     )
     ahead = sa.select(other.c.id).join(owner, owner.c.id == other.c.actor)
     ahead = ahead.where(sa.text(f"other.{LIVE}"), other.c.lane == runs.c.lane)
@@ -58,7 +58,7 @@ def _claimable() -> sa.Select[Any]:
     due = sa.or_(runs.c.not_before.is_(None), runs.c.not_before <= now, runs.c.not_before > never)
     query = sa.select(runs).join(users, users.c.id == runs.c.actor)
     query = query.where(sa.text(f"runs.{LIVE}"), runs.c.state == RunState.QUEUED.value, due)
-    return query.where(sa.not_(users.c.disabled), ~ahead.exists())
+    return query.where(sa.not_(users.c.disabled), users.c.held == "", ~ahead.exists())
 
 
 def _few_of_each(claimable: sa.Select[Any]) -> sa.Select[Any]:
@@ -106,7 +106,7 @@ class SqlRuns:
         return await self._database.read(lambda c: [run_of(row) for row in owned(c.execute(query), tenant=tenant)])
 
     async def claim(self, worker: str, limit: int, token_hash: Callable[[RunId], str], each: int = 0) -> list[Run]:
-        """Runs of a disabled user stay queued and hold nobody back."""
+        """Runs of a user who is disabled or held stay queued and hold nobody back."""
 
         def work(tx: Tx) -> list[Run]:
             started: list[Run] = []

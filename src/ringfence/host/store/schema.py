@@ -35,6 +35,7 @@ users = sa.Table(
     flag("disabled"),
     time("created_at", nullable=False),
     time("removed_at"),
+    sa.Column("held", sa.Text, nullable=False, server_default=""),  # why none of its runs is claimed; "": they are
     sa.CheckConstraint("kind IN ('person', 'agent', 'project')", name="kind"),
     sa.CheckConstraint("(kind = 'person') = (owner IS NULL)", name="owner"),
 )
@@ -76,6 +77,15 @@ boxes = sa.Table(
     time("last_active_at"),
     time("removed_at"),
     sa.Column("installation", sa.Text, nullable=False, server_default=""),  # where its tree is; "": there is only one
+    sa.Column("rest", sa.Text, nullable=False, server_default=""),
+    time("rested_at"),
+    time("quarantined_at"),
+    sa.Column("quarantine", sa.Text, nullable=False, server_default=""),
+    sa.Column("verb", sa.Text, nullable=False, server_default=""),
+    time("verb_until"),
+    json_("made_of", nullable=True),
+    sa.Column("image_wanted", sa.Text, nullable=False, server_default=""),
+    sa.Column("image_bound", sa.Text, nullable=False, server_default=""),
     sa.CheckConstraint("kind IN ('home', 'run', 'skill', 'session', 'scratch', 'probe')", name="kind"),
     sa.CheckConstraint("desired IN ('running', 'stopped', 'removed')", name="desired"),
     sa.CheckConstraint("observed IN ('absent', 'stopped', 'starting', 'running', 'lost')", name="observed"),

@@ -25,12 +25,10 @@ from ringfence.host.store.text import storable
 
 _THESE: sa.BindParameter[Any] = sa.bindparam("these", expanding=True)
 
+_WHY = sa.case((users.c.removed_at.is_not(None), ""), (users.c.disabled, "user_disabled"), else_=users.c.held)
+
 # Built once: SQLAlchemy takes longer to build a statement than SQLite to run it.
-_RUNS = (
-    sa.select(runs, sa.and_(users.c.disabled, users.c.removed_at.is_(None)).label("held_back"))
-    .join(users, users.c.id == runs.c.actor)
-    .where(runs.c.id.in_(_THESE))
-)
+_RUNS = sa.select(runs, _WHY.label("held_back")).join(users, users.c.id == runs.c.actor).where(runs.c.id.in_(_THESE))
 _CHECKPOINTS = sa.select(checkpoints.c.run, checkpoints.c.step).where(checkpoints.c.run.in_(_THESE))
 _COUNTS = sa.select(steps.c.run, sa.func.count().label("many")).where(steps.c.run.in_(_THESE)).group_by(steps.c.run)
 _OPEN = (
@@ -55,7 +53,7 @@ def standings(connection: Connection, which: Sequence[RunId]) -> dict[RunId, Sta
     return {
         RunId(run): Standing(
             run=run_of(found[run][0]),
-            disabled=bool(found[run][0].held_back),
+            held_back=found[run][0].held_back,
             checkpoint=checkpoint[run][0].step if checkpoint[run] else 0,
             steps=count[run][0].many if count[run] else 0,
             open={row.n: Effect(row.effect) for row in under_way[run]},

@@ -27,6 +27,7 @@ from ringfence.host.store.effects import SqlEffects
 from ringfence.host.store.egress_rules import SqlEgressRules
 from ringfence.host.store.engine import open_engines
 from ringfence.host.store.events import SqlEvents
+from ringfence.host.store.exporting import SqlExporting
 from ringfence.host.store.gates import SqlGates
 from ringfence.host.store.generation import generation_of
 from ringfence.host.store.invocations import SqlInvocations
@@ -34,16 +35,19 @@ from ringfence.host.store.kernels import SqlKernels, kernels_of
 from ringfence.host.store.model_usage import SqlModelUsage
 from ringfence.host.store.people import SqlTenants, SqlUsers
 from ringfence.host.store.reads import SqlReads
+from ringfence.host.store.references import SqlReferences
 from ringfence.host.store.renewals import SqlRenewals
 from ringfence.host.store.retention import SqlRetention
 from ringfence.host.store.rolls import SqlRolls
 from ringfence.host.store.runs import SqlRuns
+from ringfence.host.store.snapshots import SqlSnapshots
 from ringfence.host.store.steps import SqlSteps
 from ringfence.host.store.threads import SqlThreads
 from ringfence.host.store.tokens import SqlTokens
 from ringfence.host.store.transaction import World
 from ringfence.host.store.turns import SqlTurns
 from ringfence.host.store.unkeyed import Unkeyed
+from ringfence.host.store.usage import SqlUsage
 from ringfence.host.store.wal_watch import WalWatch
 
 BUSY_SECONDS = 30.0  # how long another process may hold the database before a write is refused
@@ -72,7 +76,11 @@ class SqlStore:
         self.renewals = SqlRenewals(database)
         self.egress_rules = SqlEgressRules(database, self.rolls)
         self.invocations = SqlInvocations(database)
+        self.references = SqlReferences(database)
         self.model_usage = SqlModelUsage(database, self.audit.chain)
+        self.usage = SqlUsage(database)
+        self.exporting = SqlExporting(database)
+        self.snapshots = SqlSnapshots(database)
         self.reads = SqlReads(database)
         self.kernels = SqlKernels(database)
         self.retention = SqlRetention(database, self.audit)

@@ -28,10 +28,13 @@ from ringfence.host.store.door import entered
 from ringfence.host.store.engine import SCHEMA_LOCK
 from ringfence.host.store.failures import cut_short, translate
 from ringfence.host.store.generation import generation_of
+from ringfence.host.store.image_uses import image_uses
 from ringfence.host.store.kernels import check_nobody_needs, check_nobody_works
 from ringfence.host.store.restoring import put_back
 from ringfence.host.store.sqlite_files import path_of
 from ringfence.host.store.store import open_store
+from ringfence.host.store.supporting import support_facts
+from ringfence.host.store.whole_backup import Seen, settle
 
 BUSY_SECONDS = 30.0
 
@@ -52,10 +55,17 @@ class Job:
 
 async def run(job: Job, verb: str, options: Mapping[str, Any], file: IO[bytes] | None) -> dict[str, Any]:
     """RingfenceError. `file`: the backup, to write or to read."""
-    verbs = {"upgrade": _upgrade, "check": _check, "rebuild": _rebuild}
+    verbs = {
+        "upgrade": _upgrade,
+        "check": _check,
+        "rebuild": _rebuild,
+        "settle": _settle,
+        "support": _support,
+        "images": _images,
+    }
     try:
         if verb in ("backup", "restore") and file is not None:
-            return await (_backup(job, file) if verb == "backup" else _restore(job, options, file))
+            return await (_backup(job, options, file) if verb == "backup" else _restore(job, options, file))
         if verb not in verbs:
             raise Invalid(f"no such verb: {verb}")
         return await verbs[verb](job, options)
@@ -141,11 +151,16 @@ def _unreadable(says: str, notes: list[str]) -> dict[str, Any]:
     return {"ok": False, "findings": [asdict(Finding("readable", "database", says))], "notes": notes}
 
 
-async def _backup(job: Job, file: IO[bytes]) -> dict[str, Any]:
+async def _backup(job: Job, options: Mapping[str, Any], file: IO[bytes]) -> dict[str, Any]:
+    """`whole`: the facts have also what a backup of the whole installation must have of the rows, at this very moment."""
+    seen = Seen(job.installation) if options.get("whole") else None
+
     def work(connection: Connection) -> dict[str, Any]:
         at = job.clock.now().isoformat(timespec="seconds")
-        manifest, sealed = dump(connection, file, installation=job.installation, release=job.release, at=at)
-        return {**asdict(manifest), "rows": sum(sealed.rows.values()), "sha256": sealed.sha256}
+        known = {"installation": job.installation, "release": job.release, "at": at}
+        manifest, sealed = dump(connection, file, **known, seen=seen)
+        facts = {**asdict(manifest), "rows": sum(sealed.rows.values()), "sha256": sealed.sha256}
+        return facts if seen is None else {**facts, "seen": seen.as_json()}
 
     async with entered(job.url, "scan", BUSY_SECONDS) as database:
         return await database.ask(work)
@@ -155,6 +170,37 @@ async def _restore(job: Job, options: Mapping[str, Any], file: IO[bytes]) -> dic
     named = str(options.get("file", ""))
     declarer = Declarer(job.signer, job.clock, job.ids, job.installation, job.by, named)
     return await put_back(job.url, file, declarer, anyway=bool(options.get("anyway")))
+
+
+async def _settle(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
+    """After the restore of a whole installation."""
+
+    def work(connection: Connection) -> dict[str, Any]:
+        with connection.begin():
+            archived, kept = set(options["archived"]), set(options["kept"])
+            return settle(connection, job.installation, options["uids"], archived, kept, job.clock.now())
+
+    async with entered(job.url, "verb", BUSY_SECONDS) as database:
+        return await database.ask(work)
+
+
+async def _support(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
+    def look(connection: Connection) -> dict[str, Any]:
+        with connection.begin():
+            return {**_schema_facts(connection), **support_facts(connection)}
+
+    async with entered(job.url, "scan", BUSY_SECONDS) as database:
+        return await database.ask(look)
+
+
+async def _images(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
+    def look(connection: Connection) -> dict[str, Any]:
+        with connection.begin():
+            migrate.check(connection)
+            return image_uses(connection, job.installation)
+
+    async with entered(job.url, "scan", BUSY_SECONDS) as database:
+        return await database.ask(look)
 
 
 async def _rebuild(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
