@@ -6,7 +6,6 @@ claims success.
 
 import binascii
 import posix
-import time
 
 from ringfence.guest import tree
 from ringfence.guest.kept import Kept
@@ -94,13 +93,13 @@ class Command:
         self.credit = WINDOW
         self.input: Input | None = None
         self.outputs: list[Output] = []
-        self._began = time.monotonic()
+        self._began = commands.poller.now()
         self._duration = 0.0
         self._status: int | None = None  # wait status of the leader
         self._failure: tuple[str, int] | None = None
         self._reason = "exit"
         self._timer: Timer | None = None
-        self._stop_at: float | None = None  # while it is being stopped: when KILL comes
+        self._stop_at: Timer | None = None  # while it is being stopped: when KILL comes
         self._members: dict[int, int] = {}  # of its tree, while it is being stopped: pid -> start time
         self._roots: dict[int, int] = {}  # processes that outlived it
         self._closing = False
@@ -211,15 +210,17 @@ class Command:
         """TERM to the group; after `grace` seconds KILL to the whole tree, as far as it can be known."""
         if self._status is not None or self._failure is not None:
             return
-        now = time.monotonic()
+        poller = self._commands.poller
         if self._stop_at is None:
             self._reason = reason
-            self._stop_at = now + grace
+            self._stop_at = poller.after(grace, self._tick)
             self._note_members()
             if self.pid:
                 tree.send_group(self.pid, signal.SIGTERM)
             self._later(TICK_SECONDS)
-        self._stop_at = min(self._stop_at, now + grace)
+        elif poller.late(self._stop_at) < -grace:
+            self._stop_at.cancel()
+            self._stop_at = poller.after(grace, self._tick)
         if grace <= 0:
             self._tick()
 
@@ -246,10 +247,11 @@ class Command:
             self._later(TICK_SECONDS)
             return
         alive = tree.living(self._note_members(), self._members)
-        late = time.monotonic() - self._stop_at
+        late = self._commands.poller.late(self._stop_at)
         if alive and late >= 0:
             tree.kill(self._members, self.pid)
         if self._status is not None and (not alive or late >= KILL_SECONDS):
+            self._stop_at.cancel()
             self._stop_at = None
             self._advance()
         else:
@@ -258,7 +260,7 @@ class Command:
     def leader_ended(self, status: int, orphans: dict[int, int]) -> None:
         """PID 1 has reaped it. `orphans`: who hangs below PID 1 since."""
         self._status = status
-        self._duration = time.monotonic() - self._began
+        self._duration = self._commands.poller.now() - self._began
         self._roots = orphans
         if self._timer is not None and self._stop_at is None:
             self._timer.cancel()
@@ -299,7 +301,7 @@ class Command:
             value = posix.waitstatus_to_exitcode(self._status)
             code, number = (value, None) if value >= 0 else (None, -value)
         else:
-            self._duration = time.monotonic() - self._began
+            self._duration = self._commands.poller.now() - self._began
         kept = [_kept(output.kept) for output in self.outputs] if self.spec.keep else []
         return {
             "key": self.spec.key,
@@ -308,7 +310,7 @@ class Command:
             "reason": self._reason,
             "message": self._message(),
             "left": self._left(),
-            "duration_ms": int(self._duration * 1000),
+            "duration_ms": max(0, int(self._duration * 1000)),
             "stdout": kept[0] if len(kept) == 2 else None,
             "stderr": kept[1] if len(kept) == 2 else None,
         }

@@ -4,7 +4,6 @@ A loop may be hostile: it has read what the whole world wrote. PID 1 counts its 
 """
 
 import _socket
-import time
 
 from ringfence.guest import forks, tree
 from ringfence.guest.poller import READ, WRITE, Poller
@@ -33,7 +32,7 @@ class Loop:
 
     __slots__ = ("behind", "buffer", "counted", "lines", "pid", "replaced", "run", "since", "sock", "token", "watched")
 
-    def __init__(self, run: str, token: str, sock: _socket.socket, pid: int) -> None:
+    def __init__(self, run: str, token: str, sock: _socket.socket, pid: int, since: float) -> None:
         self.run = run
         self.token = token
         self.sock = sock
@@ -42,7 +41,7 @@ class Loop:
         self.buffer = bytearray()  # for the loop
         self.behind = False  # a steer was left out: it gets no later one either
         self.watched = 0
-        self.since = time.monotonic()  # the second in which lines are counted
+        self.since = since  # the second in which lines are counted
         self.counted = 0
         self.replaced = False  # by a newer loop of the same run: its end is nobody's business
 
@@ -84,7 +83,7 @@ class Loops:
             raise
         finally:
             theirs.close()
-        loop = self._runs[run] = self._by_pid[pid] = Loop(run, token, ours, pid)
+        loop = self._runs[run] = self._by_pid[pid] = Loop(run, token, ours, pid, self._poller.now())
         self.update()
         if not self._warm:
             self._warm = True
@@ -208,8 +207,8 @@ class Loops:
         return True
 
     def _floods(self, loop: Loop, lines: int) -> bool:
-        now = time.monotonic()
-        if now - loop.since >= 1.0:
+        now = self._poller.now()
+        if not 0 <= now - loop.since < 1.0:
             loop.since, loop.counted = now, loop.counted if loop.counted == LINES_PER_SECOND else 0
         loop.counted += lines
         return loop.counted >= LINES_PER_SECOND

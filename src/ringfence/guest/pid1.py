@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 GENERATION = 1  # of the wire; messages.GENERATION without its import
+MAX_STILL_SECONDS = 1e9  # thirty years
 
 
 class Guest:
-    __slots__ = ("_commands", "_digest", "_id", "_launcher", "_loops", "_poller", "_wake", "_wire")
+    __slots__ = ("_commands", "_digest", "_id", "_launcher", "_loops", "_poller", "_stood", "_wake", "_wire")
 
     def __init__(self, poller: Poller, wire: WireEnd, launcher: Launcher, digest: str) -> None:
         self._poller = poller
@@ -38,6 +39,7 @@ class Guest:
         self._commands = Commands(poller, wire, launcher)
         self._loops = Loops(poller, wire, launcher.abi)
         self._commands.mine = self._mine
+        self._stood = ("", 0.0)  # the newest stop that the host told of, and how long it was by its word
         wire.on_event = self._hear
         wire.on_change = self._room_changed
         self._wake = _catch_children(self._child_signal)
@@ -129,6 +131,16 @@ class Guest:
         self._loops.wind_down(p["run"], p["seconds"])
         self._wire.reply(event.id, {})
 
+    def _box_resumed(self, event: Event) -> None:
+        """Said anew, by another wire or another host, it counts by what it is longer."""
+        pause, seconds = str(event.params["pause"]), float(event.params["seconds"])
+        if not 0 <= seconds <= MAX_STILL_SECONDS:
+            raise ValueError(f"a pause of {seconds} s")
+        known = self._stood[1] if self._stood[0] == pause else 0.0
+        self._stood = (pause, max(seconds, known))
+        self._poller.stood_still(max(0.0, seconds - known))
+        self._wire.reply(event.id, {})
+
     def _stdin(self, p: "dict[str, Any]") -> None:
         self._commands.stdin(p)
 
@@ -199,6 +211,7 @@ _REQUESTS = {
     "run.cancel": Guest._run_cancel,
     "run.steer": Guest._run_steer,
     "run.wind_down": Guest._run_wind_down,
+    "box.resumed": Guest._box_resumed,
 }
 _NOTES = {
     "cmd.stdin": Guest._stdin,

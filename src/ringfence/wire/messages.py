@@ -34,9 +34,6 @@ class Kind(StrEnum):
     REPORT = "report"  # a notification that carries a sequence number and is kept until acknowledged
 
 
-# --- hello -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Hello:
     """The host's first frame on a new connection."""
@@ -70,9 +67,6 @@ class HelloReply:
     orphans: list[int]  # pids in the box of live processes that no command owns any more
 
 
-# --- commands --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class CmdSpawn:
     """Start a command, or attach to the one that has this key. A key whose outcome is not yet acknowledged is never
@@ -84,7 +78,7 @@ class CmdSpawn:
     cwd: str  # absolute path in the box
     stdin: Literal["null", "pipe"]
     output: Literal["stream", "keep"]  # stream: cmd.output frames; keep: head and tail in cmd.ended
-    timeout_ms: int | None  # wall time in the box; None = none
+    timeout_ms: int | None  # while the box is awake; None = none
     grace_ms: int  # between TERM to the group and KILL to the tree
 
 
@@ -157,12 +151,9 @@ class CmdEnded:
     reason: Literal["exit", "timeout", "killed", "spawn_failed"]  # killed: by cmd.stop; the host adds oom, box_lost
     message: str  # for spawn_failed: what exec said
     left: list[int]  # pids of live descendants that outlived the command (A10): named, not hidden
-    duration_ms: int
+    duration_ms: int  # while the box was awake
     stdout: Kept | None  # only for output = keep
     stderr: Kept | None
-
-
-# --- runs ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +226,14 @@ class RunWindDown:
 
     run: str
     seconds: int  # until the run is ended, whatever it does
+
+
+@dataclass(frozen=True, slots=True)
+class BoxResumed:
+    """The box stood still until now: PID 1 moves each timer that was set before."""
+
+    pause: str  # which one: said anew, it is not counted twice
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,8 +439,6 @@ class BlobChunk:
     size: int  # bytes of the whole
 
 
-# --- the table -------------------------------------------------------------------------------------------------------
-
 KIB, MIB = 1024, 1024 * 1024
 BLOB_CHUNK = 512 * KIB
 MAX_BLOB, MAX_RUN_BLOBS = 32 * MIB, 256 * MIB
@@ -473,6 +470,7 @@ def _rows() -> tuple[Method, ...]:
         Method("run.cancel", host, req, RunCancel, Done, KIB, 100, 0, "idempotent"),
         Method("run.steer", host, req, RunSteer, Done, MIB, 100, 0, "idempotent"),
         Method("run.wind_down", host, req, RunWindDown, Done, KIB, 100, 0, "idempotent"),
+        Method("box.resumed", host, req, BoxResumed, Done, KIB, 100, 0, "idempotent"),
         Method("ack", host, note, Ack, None, 64 * KIB, 10_000, 0, "idempotent"),
         Method("bye", host, note, Bye, None, KIB, 10, 0, "idempotent"),
         Method("cmd.output", guest, note, CmdOutput, None, 128 * KIB, 20_000, 0, "none"),
