@@ -38,6 +38,7 @@ def observed(
         memory_limit=used.limit,
         oom_kills=used.oom_kills,
         frozen=frozen,
+        cpu_usec=used.cpu_usec,
         disk_by=disk.by,
         disk_used=disk.used,
         disk_free=disk.free,

@@ -32,6 +32,7 @@ class Usage:
     peak: int = 0
     limit: int = 0  # of cmds
     oom_kills: int = 0
+    cpu_usec: int = 0
 
 
 class Cgroups(AllBoxes):
@@ -44,11 +45,12 @@ class Cgroups(AllBoxes):
         self._freezer = self._unified or next((h for h in hierarchies if "freezer" in h.controllers), None)
 
     def lacks(self, *, swap: bool) -> list[str]:
-        """Ids (weaknesses.py) of limits that these hierarchies cannot hold. `swap`: this host swaps."""
+        """Ids (weaknesses.py) of what these hierarchies cannot do. `swap`: this host swaps."""
         files = [f"{h.parent}/{arithmetic.SWAP[h.version]}" for h in self._all if "memory" in h.controllers]
         found = {
             "no-cpu-limit": bool(self._all) and not any("cpu" in h.controllers for h in self._all),
             "no-swap-limit": swap and bool(files) and not all(os.path.exists(file) for file in files),
+            "no-freezer": bool(self._all) and self._freezer is None,
         }
         return [name for name, missing in found.items() if missing]
 
@@ -121,6 +123,10 @@ class Cgroups(AllBoxes):
                 found.update(int(line) for line in control.read(f"{directory}/cgroup.procs").split())
         return sorted(found)
 
+    def holds(self, box: str, pid: int) -> bool:
+        """Whether the box's PID 1 is in its cgroup of every hierarchy: nobody has moved it out, or removed them."""
+        return all(str(pid) in control.read(f"{h.parent}/{box}/main/cgroup.procs").split() for h in self._all)
+
     def populated(self, box: str) -> bool:
         if self._unified is not None:
             return "populated 1" in control.read(f"{self._unified.parent}/{box}/cgroup.events")
@@ -153,7 +159,9 @@ class Cgroups(AllBoxes):
     def freeze(self, box: str, *, frozen: bool) -> Steps[None]:
         """Freezes or thaws. Unavailable: this host gives no freezer. Failed, OSError."""
         if self._freezer is None:
-            raise Unavailable("this host gives the server no cgroup that can be frozen", "ringfence doctor")
+            raise Unavailable(
+                "this host gives the server no cgroup that can be frozen", "stop it: ringfence box stop U"
+            )
         yield from freezing.turn(self._freezer.version, f"{self._freezer.parent}/{box}", frozen=frozen)
 
     def frozen(self, box: str) -> bool:
@@ -172,6 +180,19 @@ class Cgroups(AllBoxes):
                     yield from pause(0.002)
         self.again()
 
+    def left(self) -> set[str]:
+        """Names of directories beside those of the server's own in any hierarchy, also where the others have none."""
+        found: set[str] = set()
+        for hierarchy in self._all:
+            with contextlib.suppress(OSError), os.scandir(hierarchy.parent) as entries:
+                found |= {entry.name for entry in entries if entry.is_dir(follow_symlinks=False)}
+        return found - {REST}
+
+    def directories(self, box: str) -> list[str]:
+        """Of the box in every hierarchy, whatever somebody has made in them; those below before those above."""
+        tops = [f"{hierarchy.parent}/{box}" for hierarchy in self._all]
+        return [found for top in tops for found, _, _ in os.walk(top, topdown=False)]
+
     def usage(self, box: str) -> Usage:
         """Zeros where a file is missing."""
         memory = next((h for h in self._all if "memory" in h.controllers), None)
@@ -181,7 +202,14 @@ class Cgroups(AllBoxes):
             values["pids"] = control.number(f"{pids.parent}/{box}/pids.current")
         if memory is not None:
             values |= _memory(memory, f"{memory.parent}/{box}")
-        return Usage(**values)
+        return Usage(**values | {"cpu_usec": self._cpu_usec(box)})
+
+    def _cpu_usec(self, box: str) -> int:
+        """Since the box's cgroup was made. Every v2 cgroup has it, also one without controllers (cgroup-v2.rst); of v1 alone only
+        where cpuacct is mounted with what boxes are in."""
+        if self._unified is not None:
+            return control.count(f"{self._unified.parent}/{box}/cpu.stat", "usage_usec")
+        return max((control.number(f"{h.parent}/{box}/cpuacct.usage") for h in self._all), default=0) // 1000
 
 
 def _memory(hierarchy: Hierarchy, base: str) -> dict[str, int]:

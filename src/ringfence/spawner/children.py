@@ -6,12 +6,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ringfence.spawner.tasks import Steps, Wait
 
 TAIL = 4096  # bytes kept of what a box's bubblewrap or PID 1 wrote last
 ENDED = 64  # ended pipes whose tail is kept for whoever asks: 64 x 4 KiB
+PIECE = 65536  # bytes that are read at once: all that a pipe holds
+REST = 0.02  # seconds for which a pipe is left alone after a read: who writes without end costs 50 reads a second
 
 
 @dataclass(slots=True)
@@ -19,7 +22,9 @@ class Output:
     """A pipe that is drained so that its writer never blocks."""
 
     pid: int
+    box: str = ""  # "": of none
     tail: bytearray = field(default_factory=bytearray)
+    rests_until: float = 0.0  # monotonic
 
 
 class Children:
@@ -30,14 +35,23 @@ class Children:
         self._watched: set[int] = set()  # nobody asks: forgotten at once
         self._outputs: dict[int, Output] = {}
         self._ended: dict[int, bytearray] = {}  # pid -> tail, oldest first
+        self.hear: Callable[[str, bytes], None] = lambda box, data: None  # told what is read of a box's pipe
 
-    def add(self, pid: int, output: int | None = None, *, watched: bool = False) -> None:
-        """`output`: its non-blocking pipe, ours from now on. `watched`: its status matters to nobody."""
+    def add(self, pid: int, output: int | None = None, *, watched: bool = False, box: str = "") -> None:
+        """`output`: its non-blocking pipe, ours from now on. `watched`: its status matters to nobody. `box`: whose words come
+        by the pipe."""
         self._status[pid] = None
         if watched:
             self._watched.add(pid)
         if output is not None:
-            self._outputs[output] = Output(pid)
+            self._outputs[output] = Output(pid, box)
+
+    def listen(self, box: str, pid: int, output: int) -> None:
+        """As `add`, of a box that an earlier server started: nobody here waits for its processes."""
+        self._outputs[output] = Output(pid, box)
+
+    def hears(self, box: str) -> bool:
+        return any(output.box == box for output in self._outputs.values())
 
     def collect(self) -> None:
         """Reaps whatever has ended, orphans of boxes included."""
@@ -78,15 +92,26 @@ class Children:
     def outputs(self) -> list[int]:
         return list(self._outputs)
 
+    def waited_for(self) -> tuple[list[int], float | None]:
+        """(pipes that something may be read of now, when the next of the others is; None: there are no others)."""
+        now = time.monotonic()
+        later = [output.rests_until for output in self._outputs.values() if output.rests_until > now]
+        return [fd for fd, output in self._outputs.items() if output.rests_until <= now], min(later, default=None)
+
     def drain(self, fd: int) -> None:
-        """Reads what is there; closes at end of file."""
+        """Reads what is there, a pipe's worth at most; closes at end of file."""
         output = self._outputs.get(fd)
         if output is None:
             return
         with contextlib.suppress(BlockingIOError):
-            while data := os.read(fd, 65536):
+            data = os.read(fd, PIECE)
+            if data:
+                output.rests_until = time.monotonic() + REST
                 output.tail += data
                 del output.tail[:-TAIL]
+                if output.box:
+                    self.hear(output.box, data)
+                return
             os.close(fd)
             del self._outputs[fd]
             self._ended[output.pid] = output.tail

@@ -20,6 +20,9 @@ from ringfence.spawner.protocol import Limits
 from ringfence.spawner.tasks import Steps, pause
 
 FREE_SECONDS = 2.0  # a helper whose end has closed is gone in some ms, a device that lets go (AUTOCLEAR) as well
+CHECK_SECONDS = (
+    20.0  # a box that was stopped for it has a namespace, with its mount, that the kernel takes apart in its own time
+)
 HELD = "a process of the host holds it"
 _ANEW = "copy the files out, ringfence user rm --purge USER, set {} in ringfence.toml, ringfence user add USER"
 
@@ -94,10 +97,17 @@ def in_use(box: int, limits: Limits) -> None:
     end(box)
 
 
-def alone(box: int, image: int) -> Steps[None]:
+def checked(box: int, children: Children) -> Steps[str]:
+    """The image of a box that does not run, by e2fsck: `clean`, or `mended`. Not mounted when this ends. Busy, Failed."""
+    with disk_parts.image(box) as image:
+        yield from alone(box, image, CHECK_SECONDS)
+        return (yield from disk_tools.check(children, image))
+
+
+def alone(box: int, image: int, seconds: float = FREE_SECONDS) -> Steps[None]:
     """Until nothing has the file system any more: it is then not mounted. Busy: something goes on having it. `image` is
     locked, so that nobody mounts it meanwhile."""
-    until = time.monotonic() + FREE_SECONDS
+    until = time.monotonic() + seconds
     while not _let_go(box, image):
         if time.monotonic() > until:
             raise (yield from _in_use(image))

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 
 from ringfence.spawner.errors import Busy, of_os_error
@@ -13,6 +14,7 @@ from ringfence.spawner.openat import open_beneath
 
 IMAGE = "disk.img"
 MADE = ".disk.img.new"  # becomes IMAGE when it is whole
+BESIDE_IMAGE = "beside.img"  # of a tree that is to take the place of the box's
 # {"inodes": as asked for, which the image rounds up; "growing": bytes that it had before a growth, while that is under way}
 RECORD = "disk.json"
 
@@ -56,9 +58,10 @@ def has(box: int, name: str) -> bool:
 def untouched(box: int) -> bool:
     """No tree yet, or one that is still the spawner's: nothing of the box has been in it."""
     try:
-        return os.stat("tree", dir_fd=box, follow_symlinks=False).st_uid == os.geteuid()
+        seen = os.stat("tree", dir_fd=box, follow_symlinks=False)
     except FileNotFoundError:
         return True
+    return stat.S_ISDIR(seen.st_mode) and seen.st_uid == os.geteuid()  # a planted link is refused by who opens it
 
 
 def tree_path(box: int) -> bytes:

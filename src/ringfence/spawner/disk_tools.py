@@ -78,6 +78,20 @@ def grow(children: Children, image: int, size: int) -> Steps[None]:
         raise Failed(f"resize2fs failed: exit {status}; the disk {state}", "ringfence box show USER")
 
 
+def check(children: Children, image: int) -> Steps[str]:
+    """Of an image that nothing has mounted: what can be mended without asking is (-p), and where that is not all, the rest
+    too, by which files may come to lie in lost+found (-y). Failed: it stays damaged."""
+    status = yield from _run(children, image, ["e2fsck", "-f", "-p", _IMAGE])
+    if status == 0:
+        return "clean"
+    if status not in _CHECKED:
+        status = yield from _run(children, image, ["e2fsck", "-f", "-y", _IMAGE])
+    if status not in _CHECKED:
+        text = f"e2fsck cannot mend the box's disk image: exit {status}"
+        raise Failed(text, "restore a copy: ringfence box snapshots USER; or begin anew: ringfence box reset USER")
+    return "mended"
+
+
 def _untouched(children: Children, image: int, before: superblock.Shape) -> Steps[bool]:
     """Whether the file system is whole and needs nothing beyond its former end. Changes nothing: what lies beyond may
     be all that there is of a file."""

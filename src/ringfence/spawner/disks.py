@@ -9,23 +9,22 @@ mount, or look for an image, anywhere but in a box's own directory, which no box
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
 
 from ringfence.spawner import (
     disk_growth,
+    disk_making,
+    disk_mending,
     disk_parts,
     disk_tools,
     disk_use,
-    loop_image,
     paths,
     project_quota,
     superblock,
     syscalls,
 )
 from ringfence.spawner.children import Children
-from ringfence.spawner.disk_parts import IMAGE, MADE, RECORD
+from ringfence.spawner.disk_parts import IMAGE
 from ringfence.spawner.disk_use import Use, Volume
 from ringfence.spawner.errors import Busy, Failed, NoSpace, SpawnerError
 from ringfence.spawner.protocol import Limits
@@ -53,29 +52,20 @@ class Disks:
         with paths.box_directory(self._host.state, entry.box) as box:
             if not disk_parts.has(box, IMAGE) and disk_parts.untouched(box):
                 if self._host.disk != "accounting":
-                    self._room()
+                    self.room()
                 if self._host.disk == "image":
-                    yield from self._make_image(box, limits)
+                    disk_making.record(box, limits)
+                    yield from disk_making.make(self._children, box, limits, IMAGE)
                 elif self._host.disk == "quota":
                     _make_project(box, entry, limits)
             self.attach(box)
 
-    def _room(self) -> None:
+    def room(self, what: str = "for a new box") -> None:
+        """NoSpace: what the volume has is kept back."""
         free, size = self._space()
         if free < _reserve(size):
             text = f"{free >> 20} MiB are free where the boxes lie, and {_reserve(size) >> 20} MiB are kept back"
-            raise NoSpace(f"no room for a new box: {text}", "make room on that volume: df -h")
-
-    def _make_image(self, box: int, limits: Limits) -> Steps[None]:
-        paths.write_file(box, RECORD, json.dumps({"inodes": limits.inodes}).encode(), 0o600, durable=False)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(MADE, dir_fd=box)
-        with disk_parts.image(box, MADE, os.O_CREAT | os.O_EXCL) as image:
-            os.ftruncate(image, disk_tools.rounded(limits.disk))
-            yield from disk_tools.make(self._children, image, limits)
-            os.fsync(image)
-            os.rename(MADE, IMAGE, src_dir_fd=box, dst_dir_fd=box)
-            paths.sync_directory(box)
+            raise NoSpace(f"no room {what}: {text}", "make room on that volume: df -h")
 
     # --- mounted --------------------------------------------------------------------------------------------------
 
@@ -85,18 +75,17 @@ class Disks:
             return
         with contextlib.suppress(FileExistsError):
             os.mkdir("tree", 0o700, dir_fd=box)
-        with disk_parts.image(box) as image:
-            # The device keeps this very open file, and with it the lock, for as long as it is mounted.
-            fcntl.flock(image, fcntl.LOCK_UN)
-            try:
-                loop_image.mount(image, disk_parts.tree_path(box))
-            except OSError as error:
-                text = f"the box's disk image cannot be mounted: {error.strerror}"
-                self._problems[os.fstat(box).st_ino] = text
-                raise Failed(text, f"e2fsck -f {IMAGE}, in the box's directory of the state") from error
-        self._forget(os.fstat(box).st_ino)
+        try:
+            disk_making.mount(box, IMAGE, disk_parts.tree_path(box))
+        except OSError as error:
+            text = f"the box's disk image cannot be mounted: {error.strerror}"
+            self._problems[os.fstat(box).st_ino] = text
+            raise Failed(text, f"e2fsck -f {IMAGE}, in the box's directory of the state") from error
+        self.forget(box)
 
-    def _forget(self, inode: int) -> None:
+    def forget(self, box: int) -> None:
+        """What is known to be wrong with its image."""
+        inode = os.fstat(box).st_ino
         self._problems.pop(inode, None)
         self._holders.pop(inode, None)
 
@@ -106,7 +95,7 @@ class Disks:
         if disk_parts.has(box, IMAGE) and disk_parts.mounted(box):
             inode = os.fstat(box).st_ino
             if disk_parts.takes_writes(box):
-                self._forget(inode)
+                self.forget(box)
                 return
             try:
                 with disk_parts.image(box) as image:
@@ -130,7 +119,7 @@ class Disks:
         """Takes an image away from its tree: what was in it goes with the image. False: the tree is not in one."""
         with paths.box_directory(self._host.state, entry.box) as box:
             self.detach(box)  # whoever still has its files keeps an image that no name leads to any more
-            self._forget(os.fstat(box).st_ino)
+            self.forget(box)
             return disk_parts.has(box, IMAGE)
 
     def tidy(self, registry: Registry) -> None:
@@ -149,7 +138,7 @@ class Disks:
         with paths.box_directory(self._host.state, entry.box) as box:
             if disk_parts.has(box, IMAGE):
                 yield from self._resize_image(box, limits, running)
-            elif _project(box, entry):
+            elif self.of_project(box, entry):
                 with disk_parts.tree(box) as tree:
                     project_quota.limit(tree, entry.uid, limits.disk, limits.inodes)
 
@@ -170,6 +159,38 @@ class Disks:
             raise
         self.attach(box)
 
+    def repair(self, entry: Entry, limits: Limits) -> Steps[str]:
+        """What was found, as protocol.Repaired says it. The box has no process. Raises SpawnerError."""
+        with paths.box_directory(self._host.state, entry.box) as box:
+            if disk_parts.has(box, IMAGE):
+                return (yield from self._check_image(box, entry))
+            if not self.of_project(box, entry):
+                return "nothing"
+            with disk_parts.tree(box) as tree:
+                project_quota.limit(tree, entry.uid, limits.disk, limits.inodes)
+            return "limits"
+
+    def _check_image(self, box: int, entry: Entry) -> Steps[str]:
+        with contextlib.suppress(SpawnerError):
+            self.attach(box)
+            disk_mending.place_for_finds(box)
+        try:
+            found = yield from disk_growth.checked(box, self._children)
+        except Busy:
+            with contextlib.suppress(SpawnerError):
+                self.attach(box)
+            raise
+        self.attach(box)
+        disk_mending.furnish(box, entry)
+        return found
+
+    def of_project(self, box: int, entry: Entry) -> bool:
+        """Whether a quota bounds its tree."""
+        if entry.uid == os.geteuid() or not disk_parts.has(box, "tree"):
+            return False
+        with disk_parts.tree(box) as tree:
+            return project_quota.project_of(tree) == entry.uid
+
     # --- counted --------------------------------------------------------------------------------------------------
 
     def use(self, entry: Entry) -> Use:
@@ -180,7 +201,7 @@ class Disks:
                     return Use("image", problem=self._problem(box))
                 inode = os.fstat(box).st_ino
                 return disk_use.of_image(box, self._problems.get(inode, ""), self._holders.get(inode, ""))
-            if not _project(box, entry):
+            if not self.of_project(box, entry):
                 return Use("accounting")
             with disk_parts.tree(box) as tree:
                 now = project_quota.count(tree, entry.uid)
@@ -216,13 +237,6 @@ class Disks:
 
 def _reserve(size: int) -> int:
     return min(RESERVE, size // 20)
-
-
-def _project(box: int, entry: Entry) -> bool:
-    if entry.uid == os.geteuid() or not disk_parts.has(box, "tree"):
-        return False
-    with disk_parts.tree(box) as tree:
-        return project_quota.project_of(tree) == entry.uid
 
 
 def _make_project(box: int, entry: Entry, limits: Limits) -> None:

@@ -6,7 +6,7 @@ SpawnerError            code, message, remedy: becomes the error object of a rep
 ├── Busy                too much at once; try again
 ├── NoSpace             the disk is full
 ├── Unavailable         the host lacks something; the remedy says what to install or set
-└── Failed              it was tried and did not work
+└── Failed              it was tried and did not work; NoTree: the box's files are missing
 StartRefused            the spawner itself may not come up (exit status 5)
 """
 
@@ -23,6 +23,10 @@ NO_PROCESS_LEFT = (
     "ringfence.toml, at most sysctl kernel.pid_max and kernel.threads-max"
 )
 
+NEW_FILES = (
+    "put a copy in their place: ringfence box restore U COPY --no-keep; or begin anew: ringfence box reset U --no-keep"
+)
+STOP_IT = "its next start has them again: ringfence box stop U"
 NO_MEMORY_LEFT = (
     "stop boxes that nobody needs (ringfence box stop U), or raise the memory of all boxes together: limits_all.memory in "
     "ringfence.toml"
@@ -66,6 +70,12 @@ class Failed(SpawnerError):
     code = "failed"
 
 
+class NoTree(Failed):
+    """All of a box's files are gone: told as what is missing, and not as what went wrong here."""
+
+    code = "unavailable"
+
+
 class StartRefused(Exception):
     """Start-up ends with exit status 5: first line `message`, second line `remedy`."""
 
@@ -98,8 +108,15 @@ def of_cgroup_error(error: OSError) -> SpawnerError:
     return Unavailable(f"the host's cgroup tree is full: {error.strerror}", MAKE_ROOM)
 
 
+def out_of_cgroups() -> Unavailable:
+    """Of a running box: somebody has moved it out of its cgroups, or removed them. No limit holds, and nothing stands still."""
+    return Unavailable("the box is out of its cgroups: somebody has moved it, or removed them", STOP_IT)
+
+
 def of_limit_error(error: OSError, used: int) -> SpawnerError:
     """EBUSY, on v1: the box uses more memory (`used`, bytes) than the new limit allows, and the kernel cannot take it back."""
+    if error.errno == errno.ENOENT:
+        return out_of_cgroups()
     if error.errno != errno.EBUSY:
         return of_os_error(error, "setting the box's limits")
     return Busy(

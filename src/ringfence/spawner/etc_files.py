@@ -24,6 +24,10 @@ FROM_HOST = (
     "ssl/openssl.cnf",
 )
 
+# Of them an image brings its own (images.py): what its programs are linked and found by. What a box trusts stays the host's.
+OF_IMAGE = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d")
+FOLDERS_OF_IMAGE = ("alternatives", "ld.so.conf.d")
+
 _PASSWD = f"""root:x:0:0:root:/root:/usr/sbin/nologin
 {USER}:x:{UID}:{GID}:{USER}:{HOME}:/bin/bash
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin

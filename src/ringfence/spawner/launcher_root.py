@@ -14,16 +14,16 @@ import signal
 
 from ringfence.spawner import etc_files, syscalls, trust
 from ringfence.spawner.errors import Unavailable, of_os_error
+from ringfence.spawner.images import LINKS
 from ringfence.spawner.profile import SOURCE
 
-_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _STAGE = b"/tmp"  # any directory that every host has; covered in the child's private namespace only
-BOX_SOURCES = ("guest", "home", "workspace", "tmp")
+BOX_SOURCES = ("guest", "home", "workspace", "tmp", "usr")  # usr: of a box with an image
 
 
 def host_links() -> list[tuple[str, str]]:
     """(value, name) of the links of a merged /usr. Unavailable: a host whose /bin is no link."""
-    links = [(os.readlink(f"/{name}").lstrip("/"), name) for name in _LINKS if os.path.islink(f"/{name}")]
+    links = [(os.readlink(f"/{name}").lstrip("/"), name) for name in LINKS if os.path.islink(f"/{name}")]
     if "bin" not in (name for _, name in links):
         raise Unavailable("this host has no merged /usr", "apt-get install usrmerge")
     return links
@@ -119,6 +119,8 @@ def _build(links: list[tuple[str, str]], company: bytes) -> None:
     _write_trust(f"{root}{SOURCE}/etc/{trust.FOLDER}", company)
     for target, tree in sources.items():
         _attach(tree, f"{root}/{target}")
+    for part in etc_files.OF_IMAGE:
+        _place(f"{root}{SOURCE}/etc/{part}", folder=part in etc_files.FOLDERS_OF_IMAGE)
     os.chdir(root)
     syscalls.pivot_root(b".", b"old")
     os.chdir("/")
@@ -144,9 +146,14 @@ def _host_trees() -> dict[str, int]:
 
 
 def _attach(tree: int, target: str) -> None:
-    if os.path.isdir(f"/proc/self/fd/{tree}"):
-        os.makedirs(target, exist_ok=True)
-    else:
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644))
+    _place(target, folder=os.path.isdir(f"/proc/self/fd/{tree}"))
     syscalls.attach(tree, target.encode())
     os.close(tree)
+
+
+def _place(target: str, *, folder: bool) -> None:
+    """Something to mount on; what is there stays."""
+    if folder:
+        os.makedirs(target, exist_ok=True)
+    elif not os.path.lexists(target):
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644))

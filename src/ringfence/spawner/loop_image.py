@@ -24,6 +24,7 @@ _NAME = re.compile(r"loop(\d+)\Z")
 _MAJOR = 7  # Documentation/admin-guide/devices.txt
 
 _CTL_GET_FREE = 0x4C82
+_CLR_FD = 0x4C01
 _CONFIGURE = 0x4C0A
 _GET_STATUS64 = 0x4C05
 _SET_CAPACITY = 0x4C07
@@ -33,6 +34,7 @@ _AUTOCLEAR = 4
 # init
 _INFO = struct.Struct("=5Q4I64s64s32s2Q")
 _CONFIG = struct.Struct(f"=II{_INFO.size}s64x")
+GONE = " (deleted)"
 TRIES = 32  # a free device that somebody else takes first
 
 # noinit_itable: the tables of a sparse file read as zeros already, and writing them would fill it. discard: what a box
@@ -106,6 +108,34 @@ def _behind(fd: int) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return info[0], info[1]
+
+
+def attached() -> dict[int, str]:
+    """Number of each device that has a file -> that file's path as the kernel tells it (loop(4)): of one that was deleted it
+    ends in GONE."""
+    found: dict[int, str] = {}
+    for name in os.listdir(_SYS):
+        match = _NAME.match(name)
+        with contextlib.suppress(OSError, ValueError):
+            if match is not None:
+                found[int(match[1])] = _text(f"{_SYS}/{name}/loop/backing_file")
+    return found
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read().removesuffix("\n")
+
+
+def let_go(number: int, path: str) -> None:
+    """Detaches the device from that file; from one that is in use yet, once it is not. Nothing when it has another by now.
+    OSError."""
+    fd = _open_number(number)
+    try:
+        if attached().get(number) == path:  # open: nobody else can be given its number meanwhile
+            fcntl.ioctl(fd, _CLR_FD)
+    finally:
+        os.close(fd)
 
 
 def _attach(image: int) -> int:

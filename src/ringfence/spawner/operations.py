@@ -10,18 +10,21 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from ringfence.spawner import files_helper, paths, protocol, sources, sweep
+from ringfence.spawner import files_helper, images, paths, protocol, sources, sweep
 from ringfence.spawner.answers import Answer, observed
 from ringfence.spawner.cgroups import Usage
 from ringfence.spawner.children import Children
+from ringfence.spawner.copying import Copies
+from ringfence.spawner.debris import Debris
 from ringfence.spawner.disks import Disks
-from ringfence.spawner.errors import Busy, NotFound, Refused, SpawnerError
+from ringfence.spawner.errors import Busy, NotFound, Refused, SpawnerError, out_of_cgroups
+from ringfence.spawner.hearing import Hearing
 from ringfence.spawner.limits import share
 from ringfence.spawner.outward import Outward
 from ringfence.spawner.registry import Entry, Registry
 from ringfence.spawner.sources import Host
 from ringfence.spawner.start import Starter
-from ringfence.spawner.tasks import Steps
+from ringfence.spawner.tasks import Steps, while_named
 from ringfence.spawner.template import Template
 from ringfence.spawner.warmer import Warmer
 from ringfence.spawner.workers import Workers
@@ -41,11 +44,16 @@ class Operations:
         self._disks.tidy(self._registry)
         self._starter = Starter(host, children, warmer, self._disks)
         self._outward = Outward(host, self._registry, self._starter, template)
+        self._copies = Copies(host, children, self._registry, self._starter, self._disks, self._end_helpers)
         self._helpers: dict[int, str] = {}  # pid -> box
+        self._busy: set[str] = set()  # boxes that something is being done with
+        workers, copies = self._outward.workers, self._copies
+        self._debris = Debris(host, children, self._registry, self._disks, self._starter, workers, copies, self._busy)
         self._table: dict[type, Callable[[Any], Answer | Steps[Answer]]] = {
             protocol.Greet: self._greet,
             protocol.Provision: self._provision,
             protocol.Start: self._start,
+            protocol.FindImage: lambda r: Answer(protocol.FoundImage(images.find(host.state, r.image))),
             protocol.Stop: self._stop,
             protocol.Freeze: self._freeze,
             protocol.Thaw: self._freeze,
@@ -58,6 +66,14 @@ class Operations:
             protocol.Worker: self._outward.worker,
             protocol.EndWorker: self._outward.end_worker,
             protocol.Trust: self._outward.trust,
+            protocol.Pack: self._copies.pack,
+            protocol.Unpack: self._copies.unpack,
+            protocol.Settle: self._copies.settle,
+            protocol.Reset: self._copies.reset,
+            protocol.Repair: self._copies.repair,
+            protocol.Said: Hearing(host, children, self._registry, self._starter.identifier).said,
+            protocol.Debris: self._debris.look,
+            protocol.Clear: self._debris.clear,
         }
 
     @property
@@ -70,7 +86,9 @@ class Operations:
 
     def begin(self, request: protocol.Request) -> Answer | Steps[Answer]:
         """The answer, or the steps to it. Raises SpawnerError or OSError, also from the steps."""
-        return self._table[type(request)](request)
+        answer = self._table[type(request)](request)
+        box = "" if isinstance(request, protocol.Clear) else getattr(request, "box", "")
+        return answer if isinstance(answer, Answer) or not box else while_named(self._busy, box, answer)
 
     def _greet(self, request: protocol.Greet) -> Answer:
         if request.version != protocol.VERSION:
@@ -96,6 +114,8 @@ class Operations:
                 disk_broken=volume.broken,
                 limits_all=host.cgroups.limits(),
                 limits_unmet=host.cgroups.unmet(),
+                runtime=os.path.basename(host.config.runtime),
+                image=images.of_host(),
             )
         )
 
@@ -107,9 +127,9 @@ class Operations:
 
     def _start(self, request: protocol.Start) -> Steps[Answer]:
         entry = self._registry.get(request.box)
-        if self._starter.alive(entry.box) is None:  # else it is asked what runs already
+        if self._starter.held(entry.box) is None:  # else it is asked what runs already
             yield from self.workers.end(entry.box)
-        started = yield from self._starter.start(entry, request.limits)
+        started = yield from self._starter.start(entry, request.limits, request.image)
         return Answer(started)
 
     def _stop(self, request: protocol.Stop) -> Steps[Answer]:
@@ -120,8 +140,10 @@ class Operations:
 
     def _freeze(self, request: protocol.Freeze | protocol.Thaw) -> Steps[Answer]:
         entry = self._registry.get(request.box)
-        if self._starter.alive(entry.box) is None:
+        if (live := self._starter.alive(entry.box)) is None:
             raise Refused("the box does not run", "start it first")
+        if not self._host.cgroups.holds(entry.box, live.identity.pid):
+            raise out_of_cgroups()
         wanted = isinstance(request, protocol.Freeze)
         if wanted:
             yield from self.workers.end(entry.box)
@@ -182,13 +204,18 @@ class Operations:
             return Answer(None)
         yield from self.workers.end(entry.box)
         yield from self._starter.end(entry, for_good=True)
-        for pid in [pid for pid, box in self._helpers.items() if box == entry.box]:
-            if self._children.running(pid):
-                os.kill(pid, signal.SIGKILL)
-                yield from self._children.wait(pid, 5.0)
+        yield from self._end_helpers(entry.box)
+        yield from self._copies.removed(entry)
         clean = yield from self._empty(entry)
         self._registry.forget(entry, clean=clean)
         return Answer(None)
+
+    def _end_helpers(self, box: str) -> Steps[None]:
+        """Whoever has a descriptor of its tree would go on in the old one, or keep its image."""
+        for pid in [pid for pid, of in self._helpers.items() if of == box]:
+            if self._children.running(pid):
+                os.kill(pid, signal.SIGKILL)
+                yield from self._children.wait(pid, 5.0)
 
     def _empty(self, entry: Entry) -> Steps[bool]:
         """Deletes the tree's content as the box, or takes its image away; True when nothing at all is left of its

@@ -12,13 +12,19 @@ from typing import Any, get_args
 from ringfence.spawner.protocol import (
     BOUNDS,
     BOX_ID,
+    HOST_IMAGE,
+    IMAGE_ID,
+    IMAGE_NAME,
     MAX_CERTIFICATE,
     MAX_PACKET,
     PROXY_PORTS,
     REQUESTS,
     BoxKind,
+    DebrisKind,
+    FindImage,
     Limits,
     Request,
+    Said,
 )
 
 _PEM = re.compile(
@@ -39,6 +45,12 @@ def _limits(value: object) -> Limits:
         if type(number) is not int or not low <= number <= high:
             raise BadRequest(f"limit {name} must be a whole number from {low} to {high}, not {number!r}")
     return Limits(**value)
+
+
+def _is_image(value: object, *, named: bool) -> bool:
+    if not isinstance(value, str):
+        return False
+    return value == HOST_IMAGE or bool(IMAGE_ID.match(value) or (named and IMAGE_NAME.match(value)))
 
 
 def _is_port(value: object) -> bool:
@@ -76,18 +88,25 @@ def parse_request(packet: bytes) -> tuple[int, Request]:
     wanted = {f.name for f in fields(kind)}
     if set(raw) != wanted:
         raise BadRequest(f"{op} takes exactly {sorted(wanted)}")
-    if "box" in raw and not (isinstance(raw["box"], str) and BOX_ID.match(raw["box"])):
+    of_none = ("debris" in raw or kind is Said) and raw.get("box") == ""
+    if "box" in raw and not of_none and not (isinstance(raw["box"], str) and BOX_ID.match(raw["box"])):
         raise BadRequest("box must be 16 characters of a-z2-7")
     if "after" in raw and not (raw["after"] == "" or (isinstance(raw["after"], str) and BOX_ID.match(raw["after"]))):
         raise BadRequest("after must be a box id or empty")
     if "kind" in raw and raw["kind"] not in get_args(BoxKind):
         raise BadRequest("no such kind of box")
+    if "debris" in raw and raw["debris"] not in get_args(DebrisKind):
+        raise BadRequest("no such kind of debris")
     if "version" in raw and type(raw["version"]) is not int:
         raise BadRequest("version must be a whole number")
     if "port" in raw and not _is_port(raw["port"]):
         raise BadRequest(f"port must be 0 or from {PROXY_PORTS[0]} to {PROXY_PORTS[1]}")
     if "certificate" in raw and not _is_certificate(raw["certificate"]):
         raise BadRequest(f"certificate must be one, as PEM of at most {MAX_CERTIFICATE} bytes")
+    if "image" in raw and not _is_image(raw["image"], named=kind is FindImage):
+        raise BadRequest("image must be host or the id of one")
+    if "whole" in raw and type(raw["whole"]) is not bool:
+        raise BadRequest("whole must be true or false")
     if "limits" in raw:
         raw["limits"] = _limits(raw["limits"])
     request: Request = kind(**raw)

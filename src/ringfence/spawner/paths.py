@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ringfence.spawner.errors import Failed, NotFound, Refused, StartRefused, of_os_error
+from ringfence.spawner.errors import NEW_FILES, Failed, NotFound, NoTree, Refused, StartRefused, of_os_error
 from ringfence.spawner.openat import open_beneath
 from ringfence.spawner.protocol import BoxKind
 
@@ -94,9 +94,9 @@ def open_control(box_fd: int) -> int:
     return _checked(fd, os.geteuid(), 0o022, "ctl")
 
 
-def open_tree(box_fd: int, uid: int) -> int:
-    """The box's tree: of its uid, 0700."""
-    return _checked(_open_in(box_fd, b"tree"), uid, 0o077, "tree")
+def open_tree(box_fd: int, uid: int, name: str = "tree") -> int:
+    """The box's tree, or one beside it: of its uid, 0700."""
+    return _checked(_open_in(box_fd, name.encode()), uid, 0o077, name)
 
 
 def open_part(tree_fd: int, name: str, uid: int) -> int:
@@ -113,6 +113,8 @@ def _open_in(dir_fd: int, name: bytes) -> int:
     try:
         return open_beneath(dir_fd, name, DIRECTORY)
     except FileNotFoundError:
+        if name == b"tree":
+            raise NoTree("the files of the box are missing", NEW_FILES) from None
         raise Failed(f"the box has no {name.decode()}", "ringfence doctor") from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
@@ -143,12 +145,30 @@ def make_directory(dir_fd: int, name: str, mode: int, uid: int) -> None:
 
 
 def make_box(box_fd: int, uid: int, names: Sequence[str] = TREES) -> None:
-    """ctl/ and tree/ with its parts, `names`. Idempotent: a tree that already has its owner is whole and is left alone; until
-    then it is the spawner's, so nobody else can plant anything in it meanwhile."""
+    """ctl/ and tree/ with its parts, `names`. Idempotent."""
+    make_control(box_fd)
+    make_tree(box_fd, "tree", uid, names)
+
+
+def make_control(box_fd: int) -> None:
+    """ctl/, in which nothing is that a start does not write anew. Idempotent."""
     make_directory(box_fd, "ctl", 0o711, os.geteuid())
+
+
+def missing_control(box_fd: int) -> None:
+    """`make_control` where nothing has that name; what has it is left as it is, to be refused by whoever opens it."""
+    try:
+        os.stat("ctl", dir_fd=box_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        make_control(box_fd)
+
+
+def make_tree(box_fd: int, tree_name: str, uid: int, names: Sequence[str]) -> None:
+    """Idempotent: a tree that already has its owner is whole and is left alone; until then it is the spawner's, so nobody
+    else can plant anything in it meanwhile."""
     with contextlib.suppress(FileExistsError):
-        os.mkdir("tree", 0o700, dir_fd=box_fd)
-    tree = _open_in(box_fd, b"tree")
+        os.mkdir(tree_name, 0o700, dir_fd=box_fd)
+    tree = _open_in(box_fd, tree_name.encode())
     try:
         if os.fstat(tree).st_uid == uid and uid != os.geteuid():
             return
@@ -158,7 +178,7 @@ def make_box(box_fd: int, uid: int, names: Sequence[str] = TREES) -> None:
             make_directory(tree, name, TREE_MODES[name], uid)
     finally:
         os.close(tree)
-    make_directory(box_fd, "tree", 0o700, uid)
+    make_directory(box_fd, tree_name, 0o700, uid)
 
 
 def read_file(dir_fd: int, name: str, limit: int = 1 << 16) -> bytes | None:

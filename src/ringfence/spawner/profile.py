@@ -14,6 +14,7 @@ from ringfence.spawner import etc_files
 from ringfence.spawner.protocol import BoxKind
 
 SOURCE = "/source"  # in the launcher's root: where every source was bound by descriptor
+IMAGE = f"{SOURCE}/usr"
 GUEST = "/opt/ringfence"
 PATH = f"{etc_files.HOME}/.local/bin:{GUEST}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -173,12 +174,15 @@ def view(kind: BoxKind) -> View:
     return NARROW if kind == "skill" else WHOLE
 
 
-def plan(links: Sequence[tuple[str, str]], shm: int, run: int, fds: Descriptors, seen: View = WHOLE) -> list[Operation]:
-    """Every operation of a box in order. `links`: (value, name) of the host's merged-/usr links, e.g. usr/bin, bin."""
+def plan(
+    links: Sequence[tuple[str, str]], shm: int, run: int, fds: Descriptors, seen: View = WHOLE, usr: str = "/usr"
+) -> list[Operation]:
+    """Every operation of a box in order. `links`: (value, name) of the links of a merged /usr, e.g. usr/bin, bin. `usr`: where in
+    the launcher's root it is: the host's, or IMAGE."""
     return [
         *_NAMESPACES,
         *seen.environment,
-        Bind("/usr", "/usr"),
+        Bind(usr, "/usr"),
         *(Link(value, f"/{name}") for value, name in links),
         Bind(f"{SOURCE}/etc", "/etc"),
         Directory("/opt"),

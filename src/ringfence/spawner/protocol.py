@@ -16,20 +16,41 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import ClassVar, Literal, get_args
 
+from ringfence.spawner.asks_debris import Clear as Clear
+from ringfence.spawner.asks_debris import Debris as Debris
+from ringfence.spawner.asks_words import Heard as Heard
+from ringfence.spawner.asks_words import Said as Said
+from ringfence.spawner.asks_words import Words as Words
+from ringfence.spawner.bounds import BOUNDS as BOUNDS
+from ringfence.spawner.bounds import Limits as Limits
+from ringfence.spawner.replies import Cleared as Cleared
+from ringfence.spawner.replies import DebrisKind as DebrisKind
 from ringfence.spawner.replies import DiskBy as DiskBy
+from ringfence.spawner.replies import Finding as Finding
+from ringfence.spawner.replies import FoundImage as FoundImage
 from ringfence.spawner.replies import Greeting as Greeting
 from ringfence.spawner.replies import Identity as Identity
+from ringfence.spawner.replies import LeftBehind as LeftBehind
 from ringfence.spawner.replies import Listed as Listed
 from ringfence.spawner.replies import ListenerKind as ListenerKind
 from ringfence.spawner.replies import Listening as Listening
 from ringfence.spawner.replies import Observed as Observed
 from ringfence.spawner.replies import Provisioned as Provisioned
+from ringfence.spawner.replies import Repaired as Repaired
 from ringfence.spawner.replies import Started as Started
 from ringfence.spawner.replies import Working as Working
+from ringfence.spawner.requests_trees import Pack as Pack
+from ringfence.spawner.requests_trees import Repair as Repair
+from ringfence.spawner.requests_trees import Reset as Reset
+from ringfence.spawner.requests_trees import Settle as Settle
+from ringfence.spawner.requests_trees import Unpack as Unpack
 
 VERSION = 1
 MAX_PACKET = 64 * 1024
 BOX_ID = re.compile(r"[a-z2-7]{16}\Z")
+HOST_IMAGE = "host"  # the host's own /usr
+IMAGE_ID = re.compile(r"tree:[0-9a-f]{32}\Z")
+IMAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 # Of an explicit proxy. From 1024 on a box could bind them itself; 53 and 1022 are the fixed set's; below 100 are names
 # that tools know (http, ssh).
 PROXY_PORTS = (100, 1021)
@@ -42,35 +63,6 @@ FILES_CHUNK = 256 << 10  # most bytes of one chunk of data
 FILES_ABORT = 0xFFFFFFFF
 
 BoxKind = Literal["home", "run", "skill", "scratch", "probe"]  # skill: a jail with a narrower view (profile.py)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a box may use. Sizes in bytes; `cpu_milli` 1000 = one core."""
-
-    memory: int = 1 << 30
-    pids: int = 512
-    cpu_milli: int = 2000
-    nofile: int = 65536  # hard limit; the soft one is 4096
-    fsize: int = 8 << 30
-    shm: int = 256 << 20
-    run: int = 32 << 20  # the /run tmpfs
-    disk: int = 8 << 30  # of the tree: home, workspace and tmp together
-    inodes: int = 500_000  # files, folders and links in it
-
-
-# Bounds that the spawner enforces whatever the kernel says: (least, most).
-BOUNDS: dict[str, tuple[int, int]] = {
-    "memory": (96 << 20, 1 << 50),
-    "pids": (32, 65536),
-    "cpu_milli": (50, 1_024_000),
-    "nofile": (256, 1 << 20),
-    "fsize": (1 << 20, 1 << 50),
-    "shm": (1 << 20, 1 << 45),
-    "run": (1 << 20, 1 << 40),
-    "disk": (32 << 20, 1 << 43),
-    "inodes": (1024, 1 << 31),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +85,21 @@ class Provision:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Starts the box's PID 1. A running box is answered with its identity (`already`: true)."""
+    """Starts the box's PID 1. A running box is answered with its identity (`already`: true). `image`: an id, or `host`.
+    Unavailable: there is no such image on this host."""
 
     op: ClassVar[str] = "start"
     box: str
     limits: Limits
+    image: str = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class FindImage:
+    """Which image a name, or an id, stands for now. NotFound."""
+
+    op: ClassVar[str] = "find_image"
+    image: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,7 @@ Request = (
     Greet
     | Provision
     | Start
+    | FindImage
     | Stop
     | Freeze
     | Thaw
@@ -217,6 +220,14 @@ Request = (
     | Worker
     | EndWorker
     | Trust
+    | Debris
+    | Clear
+    | Pack
+    | Unpack
+    | Settle
+    | Reset
+    | Repair
+    | Said
 )
 REQUESTS: dict[str, type] = {c.op: c for c in get_args(Request)}
 

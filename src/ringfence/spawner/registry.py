@@ -15,14 +15,21 @@ from typing import cast, get_args
 
 from ringfence.spawner import paths, trust
 from ringfence.spawner.config import BLOCK, Config
-from ringfence.spawner.disk_parts import IMAGE, MADE, RECORD
-from ringfence.spawner.errors import NotFound, Refused, Unavailable
+from ringfence.spawner.disk_parts import BESIDE_IMAGE, IMAGE, MADE, RECORD
+from ringfence.spawner.errors import Failed, NotFound, Refused, Unavailable
 from ringfence.spawner.paths import StateRoot
 from ringfence.spawner.protocol import BOX_ID, BoxKind
 
-DISK_FILES = (IMAGE, MADE, RECORD, f".{RECORD}.new")
+DISK_FILES = (IMAGE, BESIDE_IMAGE, MADE, RECORD, f".{RECORD}.new")
 _WRITTEN = ("machine-id", trust.CERTIFICATE, trust.ADDED, trust.BUNDLE)  # into ctl/, each by way of a new file
-CONTROL_FILES = ("host.sock", *_WRITTEN, *(f".{name}.new" for name in _WRITTEN))
+SOCKET = "host.sock"
+TEMPORARY = (
+    ".box.json.new",
+    ".live.json.new",
+    f".{RECORD}.new",
+    MADE,
+)  # each is renamed in the moment that it is whole
+CONTROL_FILES = (SOCKET, *_WRITTEN, *(f".{name}.new" for name in _WRITTEN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +103,7 @@ class Registry:
         """Removes what is left of the box's directory, whose tree is empty. `clean`: a sweep showed nothing of the id,
         so that a disposable one may go back to the pool. Whatever step it dies at, it can be asked again."""
         with paths.box_directory(self._state, entry.box) as fd:
-            _remove_files(fd, "live.json", ".live.json.new", *DISK_FILES)
-            if "ctl" in os.listdir(f"/proc/self/fd/{fd}"):
-                control = paths.open_control(fd)
-                try:
-                    _remove_files(control, *CONTROL_FILES)
-                finally:
-                    os.close(control)
-                os.rmdir("ctl", dir_fd=fd)
-            with contextlib.suppress(FileNotFoundError):
-                os.rmdir("tree", dir_fd=fd)
+            _strip(fd)
             _remove_files(fd, "box.json")
             paths.sync_directory(fd)
         # Only now that no record on disk has the id: dying in between costs an id, the other order gives one to two.
@@ -124,6 +122,31 @@ class Registry:
             return
         os.rmdir(box, dir_fd=self._state.boxes)
         paths.sync_directory(self._state.boxes)
+
+    def discard(self, box: str) -> None:
+        """`clear`, also of one whose record was taken by hand. OSError: something is stored in it."""
+        with contextlib.suppress(NotFound), paths.box_directory(self._state, box) as fd:
+            if paths.read_file(fd, "box.json") is not None or IMAGE in os.listdir(f"/proc/self/fd/{fd}"):
+                raise Refused("it is a box, or has a disk image", "ringfence user rm --purge U")
+            _strip(fd)
+        self.clear(box)
+
+    def has_run(self, box: str) -> bool:
+        """Whether a process is on record there."""
+        try:
+            os.stat(f"{box}/live.json", dir_fd=self._state.boxes, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def ids(self) -> dict[str, int]:
+        """How many were given out, are free to be given again, and are left; those that boxes hold are among the given."""
+        first, last = self._config.ids
+        if self._config.mode == "shared":
+            return {"given": 1, "free": 0, "left": 0}
+        data = paths.read_file(self._state.spawner, "next_id")
+        following = int(data) if data else first
+        return {"given": following - first, "free": len(self._pool()), "left": max(0, last + 1 - following)}
 
     def _read(self, box_fd: int, box: str) -> Entry | None:
         data = paths.read_file(box_fd, "box.json")
@@ -179,6 +202,30 @@ class Registry:
 
     def _write_pool(self, ids: list[int]) -> None:
         paths.write_file(self._state.spawner, "pool.json", json.dumps(ids).encode(), 0o600)
+
+
+def take_socket(box_fd: int) -> None:
+    """That of a box that is down, where nobody listens."""
+    with contextlib.suppress(Failed):  # a half-made box has no ctl yet
+        control = paths.open_control(box_fd)
+        try:
+            _remove_files(control, SOCKET)
+        finally:
+            os.close(control)
+
+
+def _strip(fd: int) -> None:
+    """All of a box's directory but its record; its tree is empty. OSError: it is not."""
+    _remove_files(fd, "live.json", ".live.json.new", *DISK_FILES)
+    if "ctl" in os.listdir(f"/proc/self/fd/{fd}"):
+        control = paths.open_control(fd)
+        try:
+            _remove_files(control, *CONTROL_FILES)
+        finally:
+            os.close(control)
+        os.rmdir("ctl", dir_fd=fd)
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir("tree", dir_fd=fd)
 
 
 def _remove_files(dir_fd: int, *names: str) -> None:

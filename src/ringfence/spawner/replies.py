@@ -12,6 +12,22 @@ from typing import Literal
 DiskBy = Literal["image", "quota", "accounting"]
 # Of a socket in a box's network: explicit proxy of one invocation; every other TCP; names.
 ListenerKind = Literal["proxy", "transparent", "dns_udp", "dns_tcp"]
+# What somebody left behind, in the order in which it is taken away: a cgroup's processes end with it, a mount's device too.
+# stranger: a process under an id that was never given out.
+DebrisKind = Literal[
+    "cgroup",
+    "processes",
+    "worker",
+    "stranger",
+    "socket",
+    "temporary",
+    "copy",
+    "mount",
+    "loop",
+    "directory",
+    "release",
+    "image",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +59,8 @@ class Greeting:
     disk_reserve: int = 0  # bytes that no new box may take
     disk_broken: list[str] = field(default_factory=list)  # boxes whose image cannot be used, 20 at most
     limits_all: dict[str, int] = field(default_factory=dict)  # of all boxes together: memory, pids, cpu_milli
+    runtime: str = ""  # digest of the release that makes boxes now
+    image: str = ""  # what /usr of a box that starts now is: of the host's, the hash of its package status
     # Of these what is not in force, as boxes of before use more: name -> wanted and now, -1: no limit at all.
     limits_unmet: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -52,6 +70,11 @@ class Provisioned:
     uid: int
     ids: int  # how many ids from uid on are this box's
     created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FoundImage:
+    image: str  # its id, or `host`
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +95,7 @@ class Observed:
     memory_limit: int  # of the leaf that commands are in
     oom_kills: int  # since the leaf was made
     frozen: bool = False
+    cpu_usec: int = 0  # of all its processes since its start; 0 also where unknown
     disk_by: DiskBy = "accounting"
     disk_used: int = -1  # bytes; -1: not known without a walk
     disk_free: int = -1  # bytes that the box could still write
@@ -90,6 +114,14 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
+class Repaired:
+    """clean: an image in which nothing was wrong; mended: something was; limits: its quota is set anew; nothing: a tree that is
+    only counted has nothing to repair."""
+
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
 class Listening:
     """What each descriptor that comes with the reply is, in their order. IPv4 before IPv6, which a host may lack."""
 
@@ -102,3 +134,29 @@ class Working:
 
     pid: int  # in the spawner's pid namespace
     uid: int  # as the spawner's user namespace counts
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was left behind; of a box and a kind there is one at most. `what` and `why`: words for people."""
+
+    debris: DebrisKind
+    box: str  # "": of none
+    what: str
+    why: str
+    bytes: int
+    ours: bool  # proven to be this installation's and nobody's any more: Clear takes it away
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    found: list[Finding]  # those of 40 boxes at most
+    boxes: list[str]  # of this page that have a record, whatever is with them
+    more: bool
+    after: str  # of the next page
+    ids: dict[str, int]  # given, held (by boxes), free (to be used again), spent (never again), left
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    gone: bool  # by this; False: it was not there any more

@@ -86,15 +86,16 @@ class Server:
         poll = select.poll()
         events = select.POLLIN if len(self._replies) < UNSENT else 0
         poll.register(self._channel.fileno(), events | (select.POLLOUT if self._replies else 0))
-        for fd in (self._wakeup, self._operations.workers.ends, *self._children.outputs()):
+        outputs, rested = self._children.waited_for()
+        for fd in (self._wakeup, self._operations.workers.ends, *outputs):
             poll.register(fd, select.POLLIN)
         for task in self._tasks:
             if task.wait.fd is not None:
                 poll.register(task.wait.fd, select.POLLIN)
-        if not self._tasks:
+        until = [task.wait.until for task in self._tasks] + ([] if rested is None else [rested])
+        if not until:
             return dict(poll.poll())
-        until = min(task.wait.until for task in self._tasks)
-        return dict(poll.poll(max(0.0, until - time.monotonic()) * 1000))
+        return dict(poll.poll(max(0.0, min(until) - time.monotonic()) * 1000))
 
     def _exchange(self, ready: dict[int, int]) -> None:
         happened = ready.get(self._channel.fileno(), 0)

@@ -10,7 +10,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from ringfence.spawner import etc_files, network, paths, profile, seccomp, trust
+from ringfence.spawner import etc_files, images, network, paths, profile, protocol, seccomp, trust
 from ringfence.spawner.cgroups import Cgroups
 from ringfence.spawner.config import Config
 from ringfence.spawner.launcher_root import LauncherRoot
@@ -68,14 +68,16 @@ class Opened:
         return fd
 
 
-def open_all(host: Host, entry: Entry, shares: Shares, opened: Opened) -> Sources:
-    """Raises SpawnerError or OSError; whatever was opened is in `opened`."""
+def open_all(host: Host, entry: Entry, shares: Shares, image: str, opened: Opened) -> Sources:
+    """Raises SpawnerError or OSError; whatever was opened is in `opened`. `image`: id, or `host`."""
+    links, own = _usr(host, image, opened)
     with paths.box_directory(host.state, entry.box) as box:
         tree = opened.keep(paths.open_tree(box, entry.uid))
         mounts = {name: opened.keep(paths.open_part(tree, name, entry.uid)) for name in paths.parts(entry.kind)}
         mounts["guest"] = opened.keep(os.dup(host.runtime))
         mounts["etc/machine-id"] = opened.keep(_machine_id(box, host.config.installation, entry.box))
         mounts |= {f"etc/{name}": opened.keep(fd) for name, fd in trust.open_parts(box, host.config.root_ca).items()}
+        mounts |= own
         listen = opened.keep(_bind_control(box, host.config))
     main = tuple(opened.keep(fd) for fd in host.cgroups.open_leaf(entry.box, "main"))
     cmds = tuple(opened.keep(fd) for fd in host.cgroups.open_leaf(entry.box, "cmds"))
@@ -87,7 +89,7 @@ def open_all(host: Host, entry: Entry, shares: Shares, opened: Opened) -> Source
         network=opened.keep(network.make(rules=host.rules and seen.routes, returns=host.config.mode == "root")),
         mounts=mounts,
         seccomp=opened.keep(_memory_file(seccomp.program())),
-        arguments=opened.keep(_memory_file(profile.arguments(_plan(host, shares, len(cmds), seen)))),
+        arguments=opened.keep(_memory_file(profile.arguments(_plan(links, shares, len(cmds), seen, own=bool(own))))),
     )
 
 
@@ -97,8 +99,21 @@ def numbers(cmds: int) -> profile.Descriptors:
     return profile.Descriptors(seccomp=after, info=after + 1, block=after + 2)
 
 
-def _plan(host: Host, shares: Shares, cmds: int, seen: profile.View) -> list[profile.Operation]:
-    return profile.plan(host.root.links, shares.shm, shares.run, numbers(cmds), seen)
+def _usr(host: Host, image: str, opened: Opened) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """(links into /usr, mounts that are the image's): of the host's there are none."""
+    if image == protocol.HOST_IMAGE:
+        return host.root.links, {}
+    found = images.open_image(host.state, image)
+    for fd in (found.usr, *found.etc.values()):
+        opened.keep(fd)
+    return found.links, {"usr": found.usr, **found.etc}
+
+
+def _plan(
+    links: list[tuple[str, str]], shares: Shares, cmds: int, seen: profile.View, *, own: bool
+) -> list[profile.Operation]:
+    usr = profile.IMAGE if own else "/usr"
+    return profile.plan(links, shares.shm, shares.run, numbers(cmds), seen, usr)
 
 
 def _memory_file(data: bytes) -> int:

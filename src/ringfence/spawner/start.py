@@ -20,7 +20,7 @@ from ringfence.spawner.identity import Identifier, Live
 from ringfence.spawner.launch import Launched
 from ringfence.spawner.limits import share
 from ringfence.spawner.protocol import Limits, Started
-from ringfence.spawner.registry import Entry
+from ringfence.spawner.registry import Entry, take_socket
 from ringfence.spawner.sources import Host
 from ringfence.spawner.tasks import Steps, Wait
 from ringfence.spawner.warmer import Warmer
@@ -59,17 +59,26 @@ class Starter:
         os.close(pidfd)
         return live
 
-    def start(self, entry: Entry, limits: Limits) -> Steps[Started]:
-        """Raises SpawnerError, with nothing left running."""
-        running = self.alive(entry.box)
+    def held(self, box: str) -> Live | None:
+        """`alive`, under its limits: None of a box that is out of its cgroups, which must not go on."""
+        live = self.alive(box)
+        return live if live is not None and self._host.cgroups.holds(box, live.identity.pid) else None
+
+    def start(self, entry: Entry, limits: Limits, image: str) -> Steps[Started]:
+        """Raises SpawnerError, with nothing left running. `image`: what its /usr is; of a box that runs it stays what it is. One that
+        is out of its cgroups is ended, and started in new ones."""
+        running = self.held(entry.box)
         if running is not None:
             return Started(running.identity, True, {})
+        if self.alive(entry.box) is not None:
+            yield from self.end(entry)
         with paths.box_directory(self._host.state, entry.box) as fd:
             yield from self._disks.renew(fd)
+            paths.missing_control(fd)
         clock = [time.monotonic()]
         yield from self._clear_remains(entry)
         try:
-            launched, net_ns = self._launch(entry, limits, clock)
+            launched, net_ns = self._launch(entry, limits, image, clock)
             live = yield from self._follow(entry, launched, net_ns, clock)
         except OSError as error:
             yield from self.end(entry)
@@ -88,7 +97,7 @@ class Starter:
         if unclean or self._host.cgroups.populated(entry.box):
             yield from self.end(entry)
 
-    def _launch(self, entry: Entry, limits: Limits, clock: list[float]) -> tuple[Launched, int]:
+    def _launch(self, entry: Entry, limits: Limits, image: str, clock: list[float]) -> tuple[Launched, int]:
         shares = share(limits)
         self._host.cgroups.make(entry.box)
         if self._host.cgroups.pids_left() < START_PIDS:
@@ -98,12 +107,12 @@ class Starter:
         self._host.root.refresh()
         clock.append(time.monotonic())
         with sources.Opened() as opened:
-            opening = sources.open_all(self._host, entry, shares, opened)
+            opening = sources.open_all(self._host, entry, shares, image, opened)
             clock.append(time.monotonic())
             net_ns = os.fstat(opening.network).st_ino
             launched = launch.launch(self._host, entry, limits, opening)
         clock.append(time.monotonic())
-        self._children.add(launched.outer, launched.output, watched=True)
+        self._children.add(launched.outer, launched.output, watched=True, box=entry.box)
         return launched, net_ns
 
     def _follow(self, entry: Entry, launched: Launched, net_ns: int, clock: list[float]) -> Steps[Live]:
@@ -183,6 +192,7 @@ class Starter:
             if tmp is not None:
                 yield from sweep.empty(tmp, entry.uid, self._children, groups=host.config.mode != "shared")
             if usable or for_good:  # else the next start, or its end, empties /tmp: that the mark stays says so
+                take_socket(fd)
                 identity.forget(fd)
 
     def _gone(self, live: Live) -> Steps[None]:
@@ -210,7 +220,10 @@ class Starter:
         return True
 
     def _open_tmp(self, box_fd: int, uid: int, opened: sources.Opened) -> int | None:
-        """The box's /tmp; None in a half-made box, which has no tree yet."""
+        """The box's /tmp; None in a half-made box, which has no tree yet, and in a half-removed one, whose image is gone
+        already."""
+        if uid != os.geteuid() and disk_parts.untouched(box_fd):
+            return None
         try:
             tree = opened.keep(paths.open_tree(box_fd, uid))
             return opened.keep(paths.open_part(tree, "tmp", uid))

@@ -57,12 +57,13 @@ def kill_processes(uids: range, seconds: float) -> Steps[bool]:
         if time.monotonic() > until:
             return False
         for pid in pids:
-            _kill(pid, uids)
+            kill_one(pid, uids)
         yield from pause(0.005)
     return True
 
 
-def _kill(pid: int, uids: range) -> None:
+def kill_one(pid: int, uids: range) -> None:
+    """SIGKILL, if it runs under one of those ids."""
     with contextlib.suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:

@@ -49,11 +49,12 @@ _AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _KEYCTL_JOIN_SESSION_KEYRING = 1
+_RENAME_EXCHANGE = 2
 _CAP_VERSION_3 = 0x2008_0522
 
 _NUMBERS = {
-    "x86_64": {"keyctl": 250, "pivot_root": 155, "capget": 125, "capset": 126, "rt_sigaction": 13},
-    "aarch64": {"keyctl": 219, "pivot_root": 41, "capget": 90, "capset": 91, "rt_sigaction": 134},
+    "x86_64": {"keyctl": 250, "pivot_root": 155, "capget": 125, "capset": 126, "rt_sigaction": 13, "renameat2": 316},
+    "aarch64": {"keyctl": 219, "pivot_root": 41, "capget": 90, "capset": 91, "rt_sigaction": 134, "renameat2": 276},
 }
 # The same on every architecture: all younger than the common table (Linux 5.1).
 _COMMON = {
@@ -116,6 +117,11 @@ def umount(target: bytes, flags: int) -> None:
 
 def pivot_root(new: bytes, old: bytes) -> None:
     _call("pivot_root", new, old)
+
+
+def exchange(dir_fd: int, one: bytes, other: bytes) -> None:
+    """Two names of a directory change places at once."""
+    _call("renameat2", dir_fd, one, dir_fd, other, _RENAME_EXCHANGE)
 
 
 def clone_tree(fd: int, *, recursive: bool = False) -> int:

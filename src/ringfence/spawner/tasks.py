@@ -27,6 +27,15 @@ def pause(seconds: float) -> Steps[None]:
     yield Wait(time.monotonic() + seconds)
 
 
+def while_named(names: set[str], name: str, steps: Steps[T]) -> Steps[T]:
+    """The steps, for as long as which the name is among the names."""
+    names.add(name)
+    try:
+        return (yield from steps)
+    finally:
+        names.discard(name)
+
+
 def run(steps: Steps[T]) -> T:
     """Runs one operation to its end, sleeping where it waits: for start-up, where nobody else is served yet."""
     while True:

@@ -103,7 +103,7 @@ def open_directory(dir_fd: int, name: bytes, *, mend: bool = False) -> int:
     except PermissionError:
         if not mend:
             raise
-        _chmod_no_follow(dir_fd, name, 0o700)
+        change_mode(dir_fd, name, 0o700)
         fd = open_beneath(dir_fd, name, OPEN_DIRECTORY, one_mount=True)
     if mend:
         make_usable(fd)
@@ -133,7 +133,7 @@ def make_usable(dir_fd: int) -> None:
             os.fchmod(dir_fd, mode | 0o700)
 
 
-def _chmod_no_follow(dir_fd: int, name: bytes, mode: int) -> None:
+def change_mode(dir_fd: int, name: bytes, mode: int) -> None:
     """chmod of a folder that cannot be opened. Before Linux 6.6 no call does that without following a link; the plain
     one is harmless here, because whoever swaps the folder for a link has the uid that we run as."""
     code = _fchmodat2(dir_fd, name, mode, AT_SYMLINK_NOFOLLOW)

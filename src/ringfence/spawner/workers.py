@@ -85,6 +85,11 @@ class Workers:
         self._keep(box, pidfd)
         return pid
 
+    def has(self, pid: int, parent: int) -> bool:
+        """Whether that process is the template of this server, or, by its `parent`, one that it has forked."""
+        template = self._template.pid if self._template is not None else 0
+        return template != 0 and template in (pid, parent)
+
     def end(self, box: str) -> Steps[None]:
         """Kills it and waits until it is gone. Idempotent. Failed: it does not end."""
         pidfd = self._pidfds.pop(box, None)
