@@ -42,6 +42,7 @@ class Channel(asyncio.Protocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._frame_began: float | None = None
         self._frame_timer: asyncio.TimerHandle | None = None
+        self._still = False  # the far end can neither read nor say anything
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._turn = asyncio.Lock()  # of those that wait for room
@@ -49,6 +50,18 @@ class Channel(asyncio.Protocol):
     @property
     def alive(self) -> bool:
         return self._transport is not None and not self._over
+
+    def still(self, still: bool) -> None:
+        """While the far end stands still nothing is overdue; what it has not done by then has its whole time from its end
+        on."""
+        self._still = still
+        if still or self._over:
+            return
+        if self._frame_began is not None:
+            self._frame_began = self._loop.time()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._watch_writes()
 
     # --- out -----------------------------------------------------------------------------------------------------
 
@@ -102,7 +115,7 @@ class Channel(asyncio.Protocol):
         if self._over or self._transport is None:
             return
         waiting = self._transport.get_write_buffer_size()
-        if self._total - waiting < due:
+        if self._total - waiting < due and not self._still:
             self.abort(
                 "slow_reader",
                 f"{due - self._total + waiting} bytes were not read within {self._bounds.write_seconds:g} s",
@@ -138,7 +151,8 @@ class Channel(asyncio.Protocol):
         self._frame_timer = None
         if self._over or self._frame_began is None:
             return
-        left = self._frame_began + self._bounds.frame_seconds - self._loop.time()
+        began = self._loop.time() if self._still else self._frame_began
+        left = began + self._bounds.frame_seconds - self._loop.time()
         if left <= 0:
             self.abort(
                 "slow_frame",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ringfence.host.broker.bounds import Bounds
@@ -67,11 +67,20 @@ class Exchange:
         self._waiters: dict[int, _Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._acks: list[int] = []
+        self._still = False
         self._reason = "not connected"
 
     @property
     def alive(self) -> bool:
         return self.channel.alive
+
+    def still(self, still: bool) -> None:
+        """The box stands still, or goes on: until then it owes no answer."""
+        self._still = still
+        self.channel.still(still)
+        if not still:
+            due = self._loop.time() + self._reply_seconds
+            self._waiters = {number: replace(waiter, deadline=due) for number, waiter in self._waiters.items()}
 
     # --- notifications -------------------------------------------------------------------------------------------
 
@@ -160,7 +169,8 @@ class Exchange:
         self._timer = None
         if not self._waiters or not self.channel.alive:
             return
-        left = next(iter(self._waiters.values())).deadline - self._loop.time()
+        deadline = next(iter(self._waiters.values())).deadline
+        left = self._reply_seconds if self._still else deadline - self._loop.time()
         if left <= 0:
             self.channel.abort("silent", f"a request was not answered within {self._reply_seconds:g} s")
         else:

@@ -140,6 +140,13 @@ class WireLink:
     async def wind_down(self, run: RunId, seconds: int) -> None:
         await self._tell("run.wind_down", {"run": run, "seconds": seconds})
 
+    def paused(self) -> None:
+        self.exchange.still(True)
+
+    async def resumed(self, pause: str, seconds: float) -> None:
+        self.exchange.still(False)
+        await self._tell("box.resumed", {"pause": pause, "seconds": seconds})
+
     async def _tell(self, method: str, params: Mapping[str, Any]) -> None:
         await self.exchange.request(method, self._parts.shapes.say(METHODS[method], params))
 

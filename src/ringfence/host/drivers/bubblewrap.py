@@ -15,13 +15,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 from ringfence.host.drivers import identity as identities
-from ringfence.host.drivers.spawner_client import SpawnerClient
+from ringfence.host.drivers import trees
+from ringfence.host.drivers.spawner_client import Answer, SpawnerClient
 from ringfence.host.kernel.boxes import JAIL_LIMITS, BoxKind, DiskUse, Limits, Observed
-from ringfence.host.kernel.errors import BoxLost, Failed, Refused, RingfenceError
+from ringfence.host.kernel.errors import BoxLost, Failed, NotFound, Refused, RingfenceError, Unavailable
 from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.images import HOST
+from ringfence.host.kernel.life.copies import Packing, Unpacking
+from ringfence.host.kernel.life.debris import MISSING, PUT_IT_BACK, Left, Seen
+from ringfence.host.kernel.life.logs import BoxLogs, Quiet, Said, Source
 from ringfence.host.kernel.outward.listeners import FIXED_PORTS, Listener
 from ringfence.host.kernel.ports import BoxFiles, Sight
 from ringfence.spawner import protocol
@@ -47,11 +52,16 @@ class Bubblewrap:
 
     name = "bubblewrap"
 
-    def __init__(self, home: Path, client: SpawnerClient, open_files: OpenFiles) -> None:
-        """`home`: the server's state directory."""
+    def __init__(self, home: Path, client: SpawnerClient, open_files: OpenFiles, logs: BoxLogs | None = None) -> None:
+        """`home`: the server's state directory. `logs`: told what becomes of each box."""
         self._boxes = home / "boxes"
         self._client = client
         self._open_files = open_files
+        self._logs = logs or Quiet()
+        self._up: set[BoxId] = set()  # seen running, and not stopped by anybody here
+        self._heard: set[BoxId] = set()  # the spawner hears what their PID 1 says
+        self._early: list[Said] = []  # told before anybody asked for it
+        self._kills: dict[BoxId, int] = {}  # of the out-of-memory killer, that were told
 
     async def facts(self) -> dict[str, Any]:
         """Of protocol.Greeting: version, installation, mode, cgroups, boot_id, weak, guest_digest, bwrap, disk and what
@@ -66,24 +76,86 @@ class Bubblewrap:
         answer = await self._client.ask(protocol.Provision(box, _KINDS[kind], _limits(limits or usual)))
         return _shape(protocol.Provisioned, answer.body).uid
 
-    async def start(self, box: BoxId, limits: Limits) -> dict[str, Any]:
-        answer = await self._client.ask(protocol.Start(box, _limits(limits)))
-        return asdict(_identity(answer.body.get("identity")))
+    async def start(self, box: BoxId, limits: Limits, image: str = HOST) -> dict[str, Any]:
+        try:
+            answer = await self._of(protocol.Start(box, _limits(limits), image))
+        except RingfenceError as error:
+            self._logs.tell(box, Source.LIFE, f"did not start: {error.message}")
+            raise
+        identity = asdict(_identity(answer.body.get("identity")))
+        if not answer.body.get("already"):
+            self._up.add(box)
+            self._heard.add(box)
+            self._kills[box] = 0
+            self._logs.tell(box, Source.LIFE, "started: it has a new PID 1")
+        return identity
+
+    async def _of(self, request: protocol.Request) -> Answer:
+        """Of a box that was made. Unavailable: its directory is missing, as when the volume that has it is not mounted."""
+        try:
+            return await self._client.ask(request)
+        except NotFound as error:
+            raise Unavailable(MISSING, remedy=PUT_IT_BACK) from error
+
+    async def find_image(self, name: str) -> str:
+        return _shape(protocol.FoundImage, (await self._client.ask(protocol.FindImage(name))).body).image
 
     async def stop(self, box: BoxId) -> None:
+        was_up = box in self._up
+        self._up.discard(box)  # what is seen from here on did not end by itself
         await self._client.ask(protocol.Stop(box))
+        self._heard.discard(box)
+        if was_up:
+            self._logs.tell(box, Source.LIFE, "stopped: every process of it has ended")
 
     async def freeze(self, box: BoxId) -> None:
-        await self._client.ask(protocol.Freeze(box))
+        await self._of(protocol.Freeze(box))
+        self._logs.tell(box, Source.LIFE, "stands still")
 
     async def thaw(self, box: BoxId) -> None:
-        await self._client.ask(protocol.Thaw(box))
+        await self._of(protocol.Thaw(box))
+        self._logs.tell(box, Source.LIFE, "goes on")
+
+    async def said(self) -> list[Said]:
+        found, self._early = self._early, []
+        while await self._hear(found, protocol.Said()):
+            pass
+        return found
+
+    async def _hear(self, found: list[Said], request: protocol.Said) -> bool:
+        """Whether there is more: nothing is told twice."""
+        heard = _shape(protocol.Heard, (await self._client.ask(request)).body)
+        words = [_shape(protocol.Words, each) for each in heard.said]  # type: ignore[arg-type]
+        found += [Said(BoxId(each.box), each.head, each.tail, each.dropped) for each in words]
+        return heard.more and bool(words)
+
+    async def _seen(self, box: BoxId, seen: protocol.Observed) -> None:
+        """What it has become without anybody's word; what an earlier server started is heard again."""
+        if seen.state == "running":
+            if box not in self._heard:
+                self._heard.add(box)
+                self._up.add(box)
+                self._kills[box] = seen.oom_kills
+                self._logs.tell(box, Source.LIFE, "goes on under another server than started it")
+                with suppress(RingfenceError):
+                    await self._hear(self._early, protocol.Said(box))
+            if seen.oom_kills > self._kills.get(box, 0):
+                self._kills[box] = seen.oom_kills
+                used = f"{seen.memory_peak} bytes were used at most, the limit is {seen.memory_limit}"
+                self._logs.tell(
+                    box, Source.LIMIT, f"out of memory: {seen.oom_kills} processes were killed so far; {used}"
+                )
+        elif box in self._up:
+            self._up.discard(box)
+            self._heard.discard(box)
+            self._logs.tell(box, Source.LIFE, "ended by itself: its PID 1 is gone, and everything with it")
 
     async def observe(self, box: BoxId) -> Sight:
         answer = await self._client.ask(protocol.Observe(box))
         seen = _shape(protocol.Observed, answer.body)
         if seen.state not in _STATES:
             raise Failed(f"the spawner sees box {box} in a state that is none: {seen.state!r}")
+        await self._seen(box, seen)
         return Sight(
             state=_STATES[seen.state],
             identity=None if seen.identity is None else asdict(_identity(seen.identity)),
@@ -103,19 +175,47 @@ class Bubblewrap:
                 seen.disk_holder,
             ),
             frozen=seen.frozen,
+            cpu_usec=seen.cpu_usec,
         )
 
     async def set_limits(self, box: BoxId, limits: Limits) -> None:
-        await self._client.ask(protocol.SetLimits(box, _limits(limits)))
+        await self._of(protocol.SetLimits(box, _limits(limits)))
 
     async def remove(self, box: BoxId) -> None:
+        self._up.discard(box)
         await self._client.ask(protocol.Remove(box))
+        self._heard.discard(box)
+        self._kills.pop(box, None)
+        await self._logs.forget(box)
 
     async def running(self) -> list[BoxId]:
         return [BoxId(box) async for page in self._pages() for box in page.running]
 
+    async def boxes(self) -> list[BoxId]:
+        """All that are provisioned."""
+        return [BoxId(box) async for page in self._pages() for box in page.boxes]
+
     async def jails(self) -> list[BoxId]:
         return [BoxId(box) async for page in self._pages() for box in page.jails]
+
+    async def debris(self) -> Seen:
+        found: list[Left] = []
+        boxes: set[BoxId] = set()
+        ids: dict[str, int] = {}
+        after, more = "", True
+        while more:
+            page = _shape(protocol.LeftBehind, (await self._client.ask(protocol.Debris(after))).body)
+            found += [_left(_shape(protocol.Finding, each)) for each in page.found]  # type: ignore[arg-type]
+            boxes |= {BoxId(box) for box in page.boxes}
+            ids |= page.ids
+            more, after = page.more and page.after > after, page.after
+        return Seen(found, frozenset(boxes), ids)
+
+    async def clear(self, box: BoxId | None, kind: str) -> bool:
+        if kind not in get_args(protocol.DebrisKind):
+            raise Failed(f"the spawner takes away nothing of the kind {kind!r}")
+        answer = await self._client.ask(protocol.Clear(box or "", cast("protocol.DebrisKind", kind)))
+        return _shape(protocol.Cleared, answer.body).gone
 
     async def _pages(self) -> AsyncIterator[protocol.Listed]:
         after, more = "", True
@@ -130,9 +230,39 @@ class Bubblewrap:
 
     @asynccontextmanager
     async def _files(self, box: BoxId) -> AsyncIterator[BoxFiles]:
-        answer = await self._client.ask(protocol.Files(box))
+        answer = await self._of(protocol.Files(box))
         async with self._open_files(answer.fds[0]) as files:
             yield files
+
+    @asynccontextmanager
+    async def pack(self, box: BoxId) -> AsyncIterator[Packing]:
+        answer = await self._of(protocol.Pack(box))
+        async with trees.packing(answer.fds[0]) as packing:
+            yield packing
+
+    @asynccontextmanager
+    async def unpack(self, box: BoxId, limits: Limits) -> AsyncIterator[Unpacking]:
+        answer = await self._of(protocol.Unpack(box, _limits(limits)))
+        try:
+            async with trees.unpacking(answer.fds[0]) as unpacking:
+                yield unpacking
+            if not unpacking.whole:
+                raise Failed("nothing was unpacked")
+            await self._client.ask(protocol.Settle(box, _limits(limits), True))
+        except BaseException:
+            with suppress(RingfenceError):
+                await asyncio.shield(self.forget_copy(box, limits))
+            raise
+
+    async def forget_copy(self, box: BoxId, limits: Limits) -> None:
+        await self._client.ask(protocol.Settle(box, _limits(limits), False))
+
+    async def reset(self, box: BoxId, limits: Limits) -> None:
+        await self._of(protocol.Reset(box, _limits(limits)))
+
+    async def repair(self, box: BoxId, limits: Limits) -> str:
+        answer = await self._of(protocol.Repair(box, _limits(limits)))
+        return _shape(protocol.Repaired, answer.body).found
 
     async def listen(self, box: BoxId, port: int) -> list[Listener]:
         answer = await self._client.ask(protocol.Listen(box, port))
@@ -161,7 +291,11 @@ class Bubblewrap:
             expected = identities.from_record(identity)
         except ValueError as error:
             raise BoxLost(f"box {box} has no usable identity: {error}", box=box) from error
-        sock, attempts = await self._connect(box, expected)
+        try:
+            sock, attempts = await self._connect(box, expected)
+        except BoxLost as error:
+            self._logs.tell(box, Source.LIFE, f"does not answer: {error.message}")
+            raise
         try:
             found = identities.peer(sock)
         except OSError as error:
@@ -206,6 +340,10 @@ def _try_connect(folder: Path, name: str) -> socket.socket:
         with suppress(OSError):
             os.close(where)
     return sock
+
+
+def _left(found: protocol.Finding) -> Left:
+    return Left(found.debris, BoxId(found.box) if found.box else None, found.what, found.why, found.bytes, found.ours)
 
 
 def _limits(limits: Limits) -> protocol.Limits:

@@ -87,6 +87,10 @@ class FilesClient:
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
 
+    def cut(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+
     # --- BoxFiles ----------------------------------------------------------------------------------------------------
 
     async def stat(self, path: bytes) -> FileInfo:

@@ -38,7 +38,9 @@ _ERRORS: dict[str, type[RingfenceError]] = {
     "unavailable": Unavailable,
     "failed": Failed,
 }
-_FDS = {protocol.Files.op: 1, protocol.Worker.op: 1}  # operation -> descriptors that come with its reply
+_FDS = {
+    each.op: 1 for each in (protocol.Files, protocol.Worker, protocol.Pack, protocol.Unpack)
+}  # operation -> descriptors that come with its reply
 _MAX_FDS = 8  # room for more than any reply carries, so that surplus ones are seen, and closed, rather than truncated
 _PACKETS_A_TURN = 64  # read before other work of the event loop gets its turn
 _MAX_WAITING = 1024  # requests without a reply; the engine asks at most a few for each box

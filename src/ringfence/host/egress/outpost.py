@@ -2,7 +2,8 @@
 
 The worker is asked for at the first connection, single flight, and ends when it has had nothing to do for a while. The next connection
 calls for another, at once. One that ends otherwise is followed by the next at once the first time, later each time twice as late, and
-who connects meanwhile is refused. Whatever it was told is told to the next. Must never pass a byte itself.
+who connects meanwhile is refused. Whatever it was told is told to the next. While its box stands still there is none, and who has
+connected waits in the queue of a listener. Must never pass a byte itself.
 """
 
 from __future__ import annotations
@@ -79,15 +80,21 @@ class Outpost:
         self._names: tuple[tuple[str, str], ...] = ()  # of the last worker that rested
         self._worker: Channel | None = None
         self._attendant: Attendant | None = None  # of that worker
+        self._tending: asyncio.Task[None] | None = None  # who stays with the worker, from the bell on
         self._configuring = asyncio.Lock()
         self._changes = 0  # of what the store says, and of whether that is known
-        self._closed = False
+        self._closed = self.suspended = False
         self._not_before = 0.0
         self._log = logging.getLogger("ringfence.egress")
 
     @property
     def worker(self) -> bool:
         return self._worker is not None and self._worker.alive
+
+    @property
+    def _shut(self) -> bool:
+        """Whether there is to be no worker."""
+        return self._closed or self.suspended
 
     # --- what attendants ask -----------------------------------------------------------------------------------------
 
@@ -135,6 +142,26 @@ class Outpost:
         if (worker := self._worker) is not None:
             await worker.end(_GRACE)
         self.sockets.close()
+
+    async def suspend(self) -> None:
+        """Its box is to stand still. The worker ends as at `close`, which is no crash. Listeners stay, and what is remembered of
+        commands with them: not one is refused between the thaw and `resume`."""
+        self.suspended = True
+        self._doorbell.disarm()
+        self._counters.holds.end(self.home.box)
+        if (worker := self._worker) is not None:
+            await worker.end(_GRACE)
+        if self._tending is not None:
+            await asyncio.wait([self._tending], timeout=_GRACE)
+
+    async def resume(self) -> None:
+        """Who has come meanwhile calls for a worker."""
+        if self._worker is not None:
+            self._worker.close("its box goes on")
+        if self._tending is not None:  # else it would take its worker's end for a crash
+            await asyncio.wait([self._tending])
+        self.suspended = False
+        self._doorbell.arm()
 
     def given(self, invocation: str) -> StandIns:
         return self._given(invocation, self._groups)
@@ -212,7 +239,8 @@ class Outpost:
     # --- the worker --------------------------------------------------------------------------------------------------
 
     def _rung(self) -> None:
-        if self._counters.chores.go(self._called(), f"worker of {self.home.box}") is None:
+        self._tending = self._counters.chores.go(self._called(), f"worker of {self.home.box}")
+        if self._tending is None:
             self._refuse()
 
     async def _called(self) -> None:
@@ -220,11 +248,11 @@ class Outpost:
         was: one that is not would be a box without a way out until it is stopped."""
         now = self._clock()
         try:
-            if now < self._not_before or not await self._worked(now):
+            if (now < self._not_before or not await self._worked(now)) and not self.suspended:
                 self._refuse()
                 await asyncio.sleep(_REFUSE_PAUSE)  # whoever could not be refused is there still, and rings at once
         finally:
-            if not self._closed:
+            if not self._shut:
                 self._doorbell.arm()
 
     def _refuse(self) -> None:
@@ -251,7 +279,7 @@ class Outpost:
                 self._counters.chores.go(attendant.over(), f"end of a worker of {self.home.box}", last=True)
             if worker is not None and worker.rested is not None:
                 self._names, self.tally.crashes = worker.rested, 0
-            elif not self._closed:
+            elif not self._shut:
                 self._crashed(began, why)
         return served
 
@@ -281,7 +309,7 @@ class Outpost:
             await asyncio.gather(reading, return_exceptions=True)
         async with self._configuring:
             await channel.configure(configuration if changes == self._changes else await self._looked_up())
-        if self._closed:
+        if self._shut:
             raise Unavailable("its box is closed", remedy="try again")
         channel.names(self._names)
         for listener in self.sockets:
@@ -295,7 +323,7 @@ class Outpost:
         fd = await self._outlets.worker(self.home.box)
         channel = self._worker = Channel(fd, lambda kind, said: attendant.asked(kind, said), lambda: attendant.busy)
         attendant = self._attendant = Attendant(self.home, self._counters, self, self.tally, channel.say)
-        if self._closed:
+        if self._shut:
             channel.close("its box is closed")
         await channel.ready()
         return channel
@@ -332,15 +360,17 @@ def facts(outpost: Outpost | None, holds: int) -> Mapping[str, Any]:
     """ports.Egress.facts."""
     if outpost is None:
         return {"open": False, "worker": False, "listeners": 0, "invocations": 0, "requests": 0, "denials": 0,
-                "dropped": 0, "crashes": 0, "holds": holds}  # fmt: skip
+                "up": 0, "down": 0, "dropped": 0, "crashes": 0, "holds": holds}  # fmt: skip
     tally = outpost.tally
     return {
-        "open": True,
+        "open": not outpost.suspended,
         "worker": outpost.worker,
         "listeners": len(outpost.sockets),
         "invocations": len(outpost.live),
         "requests": tally.requests,
         "denials": tally.denials,
+        "up": tally.up,
+        "down": tally.down,
         "dropped": tally.dropped,
         "crashes": tally.crashes,
         "holds": holds,

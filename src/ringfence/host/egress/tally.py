@@ -19,11 +19,14 @@ class Tally:
         self._told: dict[str, float] = {}
         self.requests = 0
         self.denials = 0
+        self.up = self.down = 0  # bytes
         self.dropped = 0  # requests that the traffic lane did not count
         self.crashes = 0
 
     def count(self, item: Traffic) -> None:
         self.requests += item.requests
+        self.up += item.up
+        self.down += item.down
         if item.verdict == "deny":
             self.denials += item.requests
 

@@ -107,7 +107,10 @@ class WayOut:
             self._trusting[box] = authority.certificate
 
     async def open(self, box: BoxId, tenant: TenantId, user: UserId, keys: Collection[str]) -> None:
-        if box in self._outposts:
+        if (there := self._outposts.get(box)) is not None:
+            if there.suspended:
+                self.keep(box, keys)
+                await there.resume()
             return
         await self._following.begin()
         store = self._sources.store
@@ -146,6 +149,10 @@ class WayOut:
                 self._ledger.close(identifier)
         self._outposts[home.box] = outpost
 
+    async def suspend(self, box: BoxId) -> None:
+        if (outpost := self._outposts.get(box)) is not None:
+            await outpost.suspend()
+
     async def close(self, box: BoxId) -> None:
         outpost = self._outposts.pop(box, None)
         if outpost is not None:
@@ -157,7 +164,7 @@ class WayOut:
 
     async def begin(self, who: Invoker) -> Invocation:
         outpost = self._outposts.get(who.box)
-        if outpost is None or outpost.home.user != who.user:
+        if outpost is None or outpost.suspended or outpost.home.user != who.user:
             raise Unavailable(f"the way out of box {who.box} is not open", remedy="try again")
         found = next((each for each in outpost.live.values() if each.who.key == who.key), None)
         if found is None:
