@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ringfence.host.engine.bringup import BringUp
+from ringfence.host.engine.files import in_place
 from ringfence.host.engine.homes import home_of
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.errors import Conflict, Invalid, NotFound, Refused, TooLarge
@@ -30,15 +31,15 @@ class Attachments:
     async def checked(self, user: User, paths: Sequence[str]) -> tuple[Attachment, ...]:
         """In the order given, each with its size of now; a link counts as the file that it leads to. Each error names the
         path: NotFound; Invalid: no text that a file's name can be, no regular file, leads out of the box. TooLarge: more
-        than MAX_ATTACHMENTS, or more than MAX_PATHS_BYTES of paths."""
+        than MAX_ATTACHMENTS, or more than MAX_PATHS_BYTES of paths. Refused: the box is in quarantine. Conflict: its tree is being
+        put away, or replaced."""
         if not paths:
             return ()
         names = [_encoded(path) for path in paths]
         _bounded(names)
-        driver = self._parts.driver
-        box = await self._bringup.provisioned(await home_of(self._parts, user))
-        infos = []
-        async with driver.files(box.id) as files:
+        infos, home = [], await home_of(self._parts, user)
+        place = in_place(self._parts, self._bringup, home, operator=False)
+        async with place as box, self._parts.driver.files(box.id) as files:
             for path, name in zip(paths, names, strict=True):
                 infos.append(await self._seen(box.id, files, path, name))
         return tuple(Attachment(path, info.size) for path, info in zip(paths, infos, strict=True))

@@ -19,6 +19,7 @@ from ringfence.host.engine.parts import Parts, together, weak
 from ringfence.host.kernel.access import Action, Answer, decide, towards_user
 from ringfence.host.kernel.boxes import FROM_NEXT_START, Box, BoxKind, Desired, DiskUse, Observed, effective
 from ringfence.host.kernel.errors import Conflict, Invalid, NotFound, RingfenceError
+from ringfence.host.kernel.life.states import State, check_quarantine, state_of
 from ringfence.host.kernel.outward.credentials import Use
 from ringfence.host.kernel.people import Actor, User
 from ringfence.host.kernel.ports import Sight
@@ -38,6 +39,8 @@ class BoxView:
     desired: str
     observed: str
     image: str
+    image_wanted: str  # name or id; empty: what the settings say
+    image_bound: str  # what its next start has; empty: not decided yet
     uid: int
     pids: int
     memory_bytes: int
@@ -60,6 +63,8 @@ class BoxView:
     mounted: list[str] = field(default_factory=list)  # credentials that its commands have in clear, by name
     injected: list[str] = field(default_factory=list)  # those that any process of it spends just by asking their host
     egress: dict[str, Any] = field(default_factory=dict)  # its way out; empty: it has none
+    rested_at: datetime | None = None  # since when it is paused, stopped or archived
+    quarantine: str | None = None  # why; None: it is in none
 
 
 class BoxKeeper:
@@ -86,11 +91,16 @@ class BoxKeeper:
         ]
         loose = await self._parts.store.credentials.loosely_bound([b.user for b in boxes])
         pairs = zip(views, boxes, strict=True)
-        return [await self._told_of_secrets(view, b) if b.user in loose else view for view, b in pairs]
+        return [replace(view, **await self._loose(b)) if b.user in loose else view for view, b in pairs]
 
     async def show(self, actor: Actor, tenant: str, user: str) -> BoxView:
         target = await self._doors.user(Action.BOX_SEE, actor, tenant, user)
         return await self._shown(actor, target)
+
+    async def seen(self, actor: Actor, user: User, box: Box) -> BoxView:
+        """As `show`, for who was let through for more than a look already, and has just read or written the row."""
+        (sight, disk), loose = await asyncio.gather(self._looked(box), self._loose(box))
+        return replace(self._view(actor, user, box, sight, disk), **loose)
 
     async def start(self, actor: Actor, tenant: str, user: str) -> BoxView:
         target = await self._doors.user(Action.BOX_START, actor, tenant, user)
@@ -101,13 +111,15 @@ class BoxKeeper:
 
     async def stop(self, actor: Actor, tenant: str, user: str) -> BoxView:
         """Every process of the box ends. A run that is under way is redriven, and starts the box again. Conflict: they
-        have ended, and the disk, which an error made read-only, could not be mounted anew."""
+        have ended, and the disk, which an error made read-only, could not be mounted anew; or something else is being done with the
+        box. Refused: quarantine, which its operators end."""
         target = await self._doors.user(Action.BOX_STOP, actor, tenant, user)
         box = await self._home(target)
+        check_quarantine(box, operator=actor.operator)
         await self._bringup.down(box.id, Desired.STOPPED)
         view = await self._shown(actor, target)
         held = view.disk_problem and view.disk_bytes >= 0  # mounted all the same
-        if held and view.observed == Observed.STOPPED.value:
+        if held and view.observed == State.STOPPED.value:
             raise Conflict(
                 f"the box is stopped; {view.disk_problem}", remedy=LET_GO if actor.operator else TELL, stopped=True
             )
@@ -120,7 +132,7 @@ class BoxKeeper:
             _check_limit(name, value)
         target = await self._doors.user(Action.BOX_LIMITS, actor, tenant, user)
         box = await self._home(target)
-        async with self._links.slot(box.id).lock:
+        async with self._links.slot(box.id).hold("its limits are being set"):
             box = await self._parts.store.boxes.get(box.id)
             limits = replace(box.limits, **changes)
             if box.uid and box.observed is not Observed.ABSENT:
@@ -129,29 +141,32 @@ class BoxKeeper:
             await self._parts.store.boxes.update(box.id, limits=limits)
         view = await self._shown(actor, target)
         later = [name for name in FROM_NEXT_START if getattr(limits, name) != getattr(box.limits, name)]
-        return replace(view, from_next_start=later if view.observed == Observed.RUNNING.value else [])
+        return replace(
+            view, from_next_start=later if view.observed in (State.RUNNING.value, State.PAUSED.value) else []
+        )
 
     async def _home(self, user: User) -> Box:
         return await home_of(self._parts, user)
 
     async def _shown(self, actor: Actor, user: User) -> BoxView:
-        box = await self._home(user)
-        sight = await self._sight(box)
-        view = self._view(actor, user, box, sight, await self._meter.use(box, sight))
-        return await self._told_of_secrets(view, box)
+        return await self.seen(actor, user, await self._home(user))
 
-    async def _told_of_secrets(self, view: BoxView, box: Box) -> BoxView:
-        """Whatever is in the box otherwise than as a placeholder is said wherever the box is shown."""
+    async def _looked(self, box: Box) -> tuple[Sight | None, DiskUse | None]:
+        sight = await self._sight(box)
+        return sight, await self._meter.use(box, sight)
+
+    async def _loose(self, box: Box) -> dict[str, Any]:
+        """Fields of its view: whatever is in the box otherwise than as a placeholder is said wherever the box is shown."""
         credentials = self._parts.store.credentials
         try:
             loose = [each for each in await credentials.bindings(box.user) if each.use is not Use.PLACEHOLDER]
         except NotFound:
-            return view  # the user was removed meanwhile
+            return {}  # the user was removed meanwhile
         names = {each.id: each.name for each in await credentials.visible(box.user)} if loose else {}
         of = {
             use: sorted({names[b.credential] for b in loose if b.use is use and b.credential in names}) for use in Use
         }
-        return replace(view, mounted=of[Use.MOUNTED], injected=of[Use.INJECT])
+        return {"mounted": of[Use.MOUNTED], "injected": of[Use.INJECT]}
 
     async def _sight(self, box: Box) -> Sight | None:
         if not box.uid or not is_here(self._parts, box):
@@ -163,16 +178,18 @@ class BoxKeeper:
 
     def _view(self, actor: Actor, user: User, box: Box, sight: Sight | None, disk: DiskUse | None) -> BoxView:
         disk = disk or DiskUse(UNBOUNDED, 0 if not box.uid else -1)
-        lacks = weak(self._parts)
+        lacks, observed = weak(self._parts), _observed(box, sight)
         if box.uid and disk.by == UNBOUNDED and NO_QUOTA not in lacks:  # made before the host could do better
             lacks.append(NO_QUOTA)
         return BoxView(
             user=user.name,
             tenant=user.tenant_name,
             driver=box.driver,
-            desired=box.desired.value,
-            observed=_observed(box, sight).value,
+            desired=box.rest.value or box.desired.value,
+            observed=observed.value,
             image=box.image,
+            image_wanted=box.image_wanted,
+            image_bound=box.image_bound,
             uid=sight.uid if sight is not None and sight.uid else box.uid,
             pids=sight.pids if sight is not None else 0,
             memory_bytes=sight.memory_bytes if sight is not None else 0,
@@ -191,6 +208,8 @@ class BoxKeeper:
             box=box.id,
             effective=effective(box.limits, together(self._parts)),
             egress=dict(self._parts.egress.facts(box.id)) if self._parts.egress is not None else {},
+            rested_at=box.rested_at if observed is not State.RUNNING else None,
+            quarantine=box.quarantine if box.quarantined_at is not None else None,
         )
 
 
@@ -205,13 +224,16 @@ def _told(actor: Actor) -> Iterator[None]:
         raise type(error)(f"{error.message}: {error.of_host}", remedy=error.remedy, **error.details) from error
 
 
-def _observed(box: Box, sight: Sight | None) -> Observed:
-    """What the driver sees now; the row knows one thing more: that a stopped box was not meant to stop."""
+def _observed(box: Box, sight: Sight | None) -> State:
+    """What the driver sees now. The row knows more: that a stopped box was not meant to stop, that its tree is packed."""
+    known = state_of(box)
     if sight is None:
-        return box.observed
-    if sight.state is Observed.STOPPED and box.observed is Observed.LOST:
-        return Observed.LOST
-    return sight.state
+        return known
+    if sight.state is Observed.RUNNING:
+        return State.PAUSED if sight.frozen else State.RUNNING
+    if sight.state is Observed.STOPPED and known in (State.LOST, State.ARCHIVED):
+        return known
+    return State(sight.state.value)
 
 
 def _check_limit(name: str, value: int) -> None:

@@ -62,19 +62,22 @@ class Commands:
         spec = checked(request)
         target = await self._doors.user(Action.EXEC, actor, tenant, user)
         box = (await self._home(target)).id
-        link = await self._bringup.ensure(box)
         slot = self._links.slot(box)
+        while (link := slot.wire()) is None:  # else nothing is waited for between this and what begins the command
+            await self._bringup.ensure(box)
         began = slot.active_at = self._parts.clock.monotonic()
         key = f"x/{self._parts.ids.new('cmd')}"
         self._mine.add(key)
-        try:
-            spec = await self._outward.equipped(box, key, spec, own=request.env)
-            inner = await link.spawn(key, spec)
-        except BaseException:
-            self._mine.discard(key)
-            self._outward.over(box, key)
-            raise
-        self._outward.attend(box, key, inner)
+        with slot.beginning():
+            try:
+                spec = await self._outward.equipped(box, key, spec, own=request.env)
+                inner = await link.spawn(key, spec)
+            except BaseException:
+                self._mine.discard(key)
+                self._outward.over(box, key)
+                raise
+            self._outward.attend(box, key, inner)
+            slot.occupied(key, inner)
         return _Executed(inner, slot, self._parts, (began, spec.timeout), self._mine, key)
 
     async def _home(self, target: User) -> Box:
@@ -101,6 +104,7 @@ class Commands:
         try:
             command = await link.spawn(key, _NOTHING)  # attaches to the command that has this key
             self._outward.attend(slot.box, key, command)
+            slot.occupied(key, command)
             await command.close_stdin()
             async for _ in command.output():
                 slot.active_at = self._parts.clock.monotonic()

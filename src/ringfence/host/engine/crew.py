@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 from ringfence.host.kernel.errors import Unavailable
@@ -61,6 +61,10 @@ class Crew:
         task.add_done_callback(lambda _: future.cancel())  # one that was cancelled before it began; else nothing
         return future
 
+    async def whole(self, work: Coroutine[Any, Any, Result], name: str) -> Result:
+        """`uncut`, in the group. Unavailable."""
+        return await uncut(self.begin(work, name))
+
     def _task(self, around: Coroutine[Any, Any, None], work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[None]:
         """`around` awaits `work`. Both are closed, should neither ever begin: the group ends while they are made."""
         if self._group is None:
@@ -85,6 +89,20 @@ class Crew:
         except Exception as error:
             self.fallen[name] = f"{type(error).__name__}: {error}"
             self._log.exception("loop %s ended by an error", name)
+
+
+async def uncut(work: Awaitable[Result]) -> Result:
+    """The work to its end, however often who waits for it is cancelled, as an HTTP server does with a stream whose reader has left;
+    the cancellation is raised behind it."""
+    future, cut = asyncio.ensure_future(work), False
+    while not future.done():
+        try:
+            await asyncio.shield(asyncio.wait([future]))
+        except asyncio.CancelledError:
+            cut = True
+    if cut:
+        raise asyncio.CancelledError
+    return future.result()
 
 
 async def _into(future: asyncio.Future[Result], work: Coroutine[Any, Any, Result]) -> None:

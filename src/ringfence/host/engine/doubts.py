@@ -35,7 +35,7 @@ class Doubts:
         return Found(
             cancel_requested=at.run.cancel_requested,
             gate_open=any(gate.state is GateState.OPEN for gate in at.gates),
-            held_back="user_disabled" if at.disabled else "",
+            held_back=at.held_back,
             attempts=at.run.attempts,
             doubts=tuple(Doubt(n, effect, n in sent, answered=n in answered) for n, effect in at.open.items()),
             changed=self._changed(at.run),

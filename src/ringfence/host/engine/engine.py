@@ -26,6 +26,7 @@ from ringfence.host.engine.doubts import Doubts
 from ringfence.host.engine.egress_log import EgressLog
 from ringfence.host.engine.egress_rules import EgressKeeper
 from ringfence.host.engine.endings import Endings
+from ringfence.host.engine.exporting import Exports
 from ringfence.host.engine.files import Files
 from ringfence.host.engine.findings import Findings
 from ringfence.host.engine.gates import Gates
@@ -34,6 +35,19 @@ from ringfence.host.engine.health import Health
 from ringfence.host.engine.history_asks import HistoryAsks
 from ringfence.host.engine.holds import Holds
 from ringfence.host.engine.leaving import Leaving
+from ringfence.host.engine.life.adoption import Adoption
+from ringfence.host.engine.life.archives import Archives
+from ringfence.host.engine.life.backups import Backups
+from ringfence.host.engine.life.copies import Copies
+from ringfence.host.engine.life.debris import Debris
+from ringfence.host.engine.life.idle import Idle
+from ringfence.host.engine.life.logs import LogReader
+from ringfence.host.engine.life.presence import Presence
+from ringfence.host.engine.life.resting import Resting
+from ringfence.host.engine.life.shelving import Shelving
+from ringfence.host.engine.life.standing import Standing
+from ringfence.host.engine.life.usage import UsageMeter, UsageReports
+from ringfence.host.engine.life.verbs import LifeVerbs
 from ringfence.host.engine.links import Links, Slot
 from ringfence.host.engine.live import Held, LiveRuns
 from ringfence.host.engine.losses import Losses
@@ -88,14 +102,21 @@ class Engine:
         self._sweep = Sweep(parts, self._crew, self._live, self._links, self._redriver, self._wake)
         self._greeting = Greeting(parts, self._crew, self._live, self._redriver, self._carries_on, self._over)
         self._losses = Losses(parts, self._live, self._links, self._redriver, self._leaving)
-        self._bringup = BringUp(parts, self._crew, self._links, self._losses.box_lost, self._outward)
+        self._presence = Presence(parts, self._links, self._live)
+        self._bringup = BringUp(parts, self._crew, self._links, self._losses.box_lost, self._outward, self._presence)
+        self._resting = Resting(parts, self._bringup, self._presence, self._live, self._redriver, self._outward)
+        self._standing = Standing(parts, self._crew, self._bringup, self._presence, self._outward)
+        self._shelving = Shelving(parts)
+        self._archives = Archives(parts, self._standing, self._shelving, self._bringup.slot)
+        self._bringup.ready = self._archives.ready
+        self._idle = Idle(parts, self._links, self._bringup, self._presence, self._resting, self._archives.when_idle)
         self._steering = Steering(parts, self._crew, self._live, self._bringup.reachable)
         self._work = Work(
             parts, self._crew, self._live, self._bringup, self._redriver, self._steering, self._leaving, self._begun
         )
         self._cancels = Cancels(parts.clock, self._crew, self._live, self._redriver, self._work.stop_loop)
         self._activity = Activity(parts, self._links)
-        self._reconcile = Reconcile(parts, self._bringup)
+        self._reconcile = Reconcile(parts, self._bringup, Adoption(parts, self._links, self._bringup))
         self._endings = Endings(parts, self._redriver)
         self._deadlines = Deadlines(
             parts,
@@ -139,14 +160,38 @@ class Engine:
         self._disk_watch = DiskWatch(parts, self._links, meter, self._disk_full)
         self.files = Files(parts, doors, self._bringup, meter)
         self.boxes = BoxKeeper(parts, doors, self._links, self._bringup, meter)
+        self.life = LifeVerbs(
+            parts,
+            doors,
+            self._bringup,
+            self._resting,
+            self.boxes,
+            self._live,
+            self._redriver,
+            self._standing,
+            self._wake,
+        )
+        self.copies = Copies(
+            parts, self._crew, doors, self.boxes, self._bringup, self._standing, self._shelving, self._archives
+        )
         attachments = Attachments(parts, self._bringup)
         self.threads = Threads(parts, doors, self._wake, self._steering.said, self._viewers, attachments)
         self.gates, self.holds = Gates(parts, doors, self._wake), Holds(parts, doors)
         self.runs = Runs(parts, doors, self._cancels.cancelled, self._wake)
-        self.audits = Audits(parts, doors)
+        self.audits, self.logs = Audits(parts, doors), LogReader(parts, doors)
         self.secrets, self.vault = Secrets(parts, doors), VaultKeeper(parts, doors)
         self.egress, self.egress_log = EgressKeeper(parts, doors), EgressLog(parts, doors)
-        self.people = People(parts, doors, self._bringup, self._user_removed)
+        self.backups = Backups(
+            parts, self._crew, doors, self._links, self._bringup, self._presence, self._standing, self._shelving
+        )
+        self.debris = Debris(parts, doors, self._links, self._bringup)
+        self.people = People(parts, doors, self._bringup, self._user_removed, self._shelving.purge)
+        self._usage, self.usage = (
+            UsageMeter(parts, self._links, self._presence.at_work, meter),
+            UsageReports(parts, doors),
+        )
+        self._bringup.leaving = self._usage.look_at
+        self.exports = Exports(parts, self._crew, doors, self._bringup, meter)
         self.health = Health(parts, self._crew, self._links, self._live, self._work, self._reconcile)
 
     @property
@@ -160,13 +205,20 @@ class Engine:
         self.health.started_at = self._parts.clock.now()
         await self._crew.start()
         await self._upkeep.start()
+        await self._shelving.begin()
         await self._reconcile.run()
         self._work.start()
         self._sweep.start()
         self._deadlines.start()
         self._crew.keep(self._activity.loop(), "activity")
+        self._crew.keep(self._idle.loop(), "rest")
+        self._crew.keep(self._idle.archiving(), "archiving")
         self._crew.keep(self._disk_watch.loop(), "disk watch")
+        self._crew.keep(self._usage.loop(), "usage")
+        self._crew.keep(self._archives.loop(), "copies")
         self._crew.keep(self.audits.loop(), "audit")
+        self._crew.keep(self.logs.loop(), "logs")
+        self._crew.keep(self.debris.loop(), "debris")
         self._crew.go(self.gates.disown(), "gates of another key")
         self._log.info("%d boxes adopted, %d runs adopted", self.adopted, self._greeting.runs_adopted)
 
@@ -178,6 +230,7 @@ class Engine:
         self._outward.let_go()
         self._work.drain()
         await self._activity.write()
+        await self._usage.write()
         await self._crew.stop()
         await self._outward.stop()
         await self._links.close()
@@ -223,6 +276,7 @@ class Engine:
     async def _user_removed(self, user: UserId) -> None:
         self.commands.forget(user)
         self._viewers.forget(user)
+        self._crew.go(self._shelving.forget(user), "copies of a removed user")
         for held in self._live:
             if held.run.actor != user:
                 continue

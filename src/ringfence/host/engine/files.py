@@ -12,12 +12,35 @@ from ringfence.host.engine.doors import Doors
 from ringfence.host.engine.homes import home_of
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.access import Action
-from ringfence.host.kernel.boxes import Box, DiskUse
+from ringfence.host.kernel.boxes import Box, DiskUse, Rest
 from ringfence.host.kernel.errors import DiskFull, Invalid
+from ringfence.host.kernel.life.states import check_quarantine
 from ringfence.host.kernel.people import Actor
 from ringfence.host.kernel.ports import BoxFiles, FileInfo
 
 MAX_LIST = 1000  # entries of one answer; the rest by `after`
+
+
+@asynccontextmanager
+async def in_place(parts: Parts, bringup: BringUp, box: Box, *, operator: bool) -> AsyncIterator[Box]:
+    """The box with ids and tree, and nobody puts that away or another in its place within. Conflict: it is being done. Refused: it is
+    in quarantine, and whoever asks is no operator. To have files of a box that does not run is a use of it: it is archived only so
+    long after."""
+    slot = bringup.slot(box.id)
+    while True:
+        check_quarantine(box, operator=operator)  # before anything is made or unpacked for whoever is refused
+        box = await bringup.provisioned(box)
+        with slot.files():
+            box = await parts.store.boxes.get(box.id)
+            check_quarantine(box, operator=operator)
+            if box.rest is Rest.ARCHIVED:  # since it was looked at
+                continue
+            try:
+                yield box
+            finally:
+                if slot.wire() is None and not slot.paused:
+                    slot.active_at = parts.clock.monotonic()
+            return
 
 
 class Files:
@@ -87,6 +110,8 @@ class Files:
         self, action: Action, actor: Actor, tenant: str, user: str
     ) -> AsyncIterator[tuple[Box, BoxFiles]]:
         target = await self._doors.user(action, actor, tenant, user)
-        box = await self._bringup.provisioned(await home_of(self._parts, target))
-        async with self._parts.driver.files(box.id) as files:
-            yield box, files
+        home = await home_of(self._parts, target)
+        place = in_place(self._parts, self._bringup, home, operator=actor.operator)
+        async with place as box, self._parts.driver.files(box.id) as files:
+            with self._bringup.slot(box.id).cuttable(files.cut):
+                yield box, files

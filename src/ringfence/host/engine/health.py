@@ -62,6 +62,8 @@ class Health:
             "audit": self._parts.store.audit.state(),
             **await self._outward(),
         }
+        if self._parts.shelf is not None:
+            parts["copies"] = await self._within(self._copies)
         boxes: dict[str, Any] = {
             "running": running,
             "total": total.get("total", 0),
@@ -114,6 +116,12 @@ class Health:
         }
         said = {name: value for name, value in wrong.items() if value}
         return {"ok": not said, **said}
+
+    async def _copies(self) -> dict[str, Any]:
+        """Whether there is a place for copies of boxes' files: without it nothing is archived, copied, or unpacked."""
+        assert self._parts.shelf is not None
+        await self._parts.shelf.ready()
+        return {"ok": True}
 
     async def _queue(self) -> dict[str, Any]:
         """Of all tenants. What waits for people, boxes or time makes nothing unwell; a lane behind a run whose server is

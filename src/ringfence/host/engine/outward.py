@@ -85,6 +85,17 @@ class Outward:
         except RingfenceError as error:
             self._log.error("the way out of box %s: %s", box, error)
 
+    async def paused(self, box: BoxId) -> None:
+        """It is to stand still: before its freeze, which would kill the worker. Its commands keep ports and placeholders; whoever
+        begins one waits until it is `opened`, also where the freeze fails, or `closed`. Never raises."""
+        if self._egress is None or self._homes.get(box) is None:
+            return
+        self._yet.setdefault(box, asyncio.Event())
+        try:
+            await self._egress.suspend(box)
+        except RingfenceError as error:
+            self._log.error("the way out of box %s: %s", box, error)
+
     async def equipped(
         self,
         box: BoxId,
@@ -95,7 +106,7 @@ class Outward:
         own: Collection[str] = (),
     ) -> CommandSpec:
         """The command with its way out in its environment, but for variables that are its `own`; the same one when its box has
-        none. Of one that is yet to be opened, as after a start of the server, it waits for that. Unavailable: the box was closed
+        none. Of one that is yet to be opened, as after a start of the server or a pause, it waits for that. Unavailable: the box was closed
         meanwhile. Conflict: too many commands of it run."""
         if (yet := self._yet.get(box)) is not None:
             try:

@@ -9,6 +9,13 @@ from ringfence.host.engine.questions import Pen
 from ringfence.host.kernel.boxes import Limits
 from ringfence.host.kernel.capabilities import Tool
 from ringfence.host.kernel.failpoints import Failpoints, Quiet
+from ringfence.host.kernel.images import HOST
+from ringfence.host.kernel.life.backups import State
+from ringfence.host.kernel.life.caps import Caps, Load
+from ringfence.host.kernel.life.copies import Shelf
+from ringfence.host.kernel.life.logs import BoxLogs
+from ringfence.host.kernel.life.logs import Quiet as NoLogs
+from ringfence.host.kernel.life.rests import Rests
 from ringfence.host.kernel.models.ports import Spending
 from ringfence.host.kernel.onward import Onward
 from ringfence.host.kernel.outward.ports import Egress, Vault
@@ -40,10 +47,16 @@ class Config:
     hard_seconds: float = 14_400.0  # of work, then it is ended; 0 = never
     model_timeout_seconds: float = 600.0  # one answer of the model, from its first byte to its last
     watch_seconds: float = 1.0  # between two looks at deadlines and at loops whose run is over
+    usage_seconds: float = 30.0  # between two counts of what boxes use
     disk_seconds: float = 5.0  # between two walks of a tree whose size nothing bounds
     sign_seconds: float = 60.0  # so much of a chain of the audit can be cut off and show in no other and no witness
+    debris_seconds: float = 3600.0  # between two looks at what was left behind on the host
     upkeep_seconds: float = 5.0  # how soon a volume that was full is found to have room again
     leave_seconds: float = 5.0  # how long a loop may stay when its run is over
+    rests: Rests = field(default_factory=Rests)
+    caps: Caps = field(default_factory=Caps)
+    image: str = HOST  # what a box has as its /usr that was given none: a name, an id
+    rest_seconds: float = 2.0  # between two looks at which boxes are to rest
     keep: Keep = field(default_factory=Keep)  # how long what is over is kept
     model_keys: frozenset[str] = frozenset()  # names of credentials that providers of models are given
 
@@ -66,6 +79,10 @@ class Parts:
     egress: Egress | None = None  # None: boxes have no way out, and commands are told of none
     vault: Vault | None = None  # None: nothing can be stored in it
     spending: Spending | None = None  # None: calls of models are not counted
+    load: Callable[[], Load] = Load  # of the host, now
+    shelf: Shelf | None = None  # None: no copies of trees are kept
+    logs: BoxLogs = field(default_factory=NoLogs)
+    whole: State | None = None  # what a backup of the installation has besides trees; None: none is made
     withdraw: Callable[[str], None] | None = None  # a credential, from calls of models that have not begun
 
     @property

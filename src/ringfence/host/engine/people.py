@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -30,7 +31,7 @@ from ringfence.host.kernel.errors import (
     Unauthenticated,
     Unavailable,
 )
-from ringfence.host.kernel.ids import TokenId, UserId
+from ringfence.host.kernel.ids import BoxId, TokenId, UserId
 from ringfence.host.kernel.names import check_tenant_name, check_user_name
 from ringfence.host.kernel.people import Actor, Scope, Tenant, Token, User, UserKind
 
@@ -57,10 +58,16 @@ def of_peer(uid: int) -> str:
 
 class People:
     def __init__(
-        self, parts: Parts, doors: Doors, bringup: BringUp, removed: Callable[[UserId], Awaitable[None]]
+        self,
+        parts: Parts,
+        doors: Doors,
+        bringup: BringUp,
+        removed: Callable[[UserId], Awaitable[None]],
+        purged: Callable[[BoxId], Awaitable[None]],
     ) -> None:
-        """`removed`: ends what a removed user has at work."""
+        """`removed`: ends what a removed user has at work. `purged`: takes away what is kept of a box's files elsewhere."""
         self._parts, self._doors, self._bringup, self._removed = parts, doors, bringup, removed
+        self._purged = purged
         self._presences = Presences(parts)
 
     # --- who -----------------------------------------------------------------------------------------------------
@@ -238,7 +245,9 @@ class People:
             await self._bringup.down(box.id, Desired.REMOVED)
             if purge:
                 await self._parts.driver.remove(box.id)
-                await self._parts.store.boxes.update(box.id, observed=Observed.ABSENT)
+                await self._purged(box.id)
+                with suppress(NotFound):  # a sweep that came in between has ended the row
+                    await self._parts.store.boxes.update(box.id, observed=Observed.ABSENT)
         except RingfenceError as error:
             where = "" if is_here(self._parts, box) else " on that installation's server"
             again = f"ringfence user rm --tenant {tenant} {'--purge ' if purge else ''}{name}"

@@ -12,6 +12,7 @@ import logging
 
 from ringfence.host.engine.bringup import BringUp
 from ringfence.host.engine.homes import is_here
+from ringfence.host.engine.life.adoption import Adoption
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.boxes import Box, Desired, Observed
 from ringfence.host.kernel.errors import RingfenceError
@@ -21,8 +22,8 @@ AT_ONCE = 32  # adoptions under way: each is one question to the driver and one 
 
 
 class Reconcile:
-    def __init__(self, parts: Parts, bringup: BringUp) -> None:
-        self._parts, self._bringup = parts, bringup
+    def __init__(self, parts: Parts, bringup: BringUp, adoption: Adoption) -> None:
+        self._parts, self._bringup, self._adoption = parts, bringup, adoption
         self._log = logging.getLogger("ringfence.engine")
         self.adopted: list[BoxId] = []
         self.unknown: list[BoxId] = []  # run by the driver, in no row of the store
@@ -65,5 +66,5 @@ class Reconcile:
             await self._bringup.down(box.id, box.desired)
             return
         sight = await self._parts.driver.observe(box.id)
-        if sight.state is Observed.RUNNING and await self._bringup.adopt(box, sight):
+        if sight.state is Observed.RUNNING and await self._adoption.adopt(box, sight):
             self.adopted.append(box.id)

@@ -98,6 +98,10 @@ class Redriver:
             self._seeking.add(run.id)
             self._crew.go(self._decide_late(run, reason), f"evidence for {run.id}")
 
+    def seeks(self, run: RunId) -> bool:
+        """Whether evidence of it is being looked for outside, which may take a while: it is decided then."""
+        return run in self._seeking
+
     async def _decide_late(self, run: Run, reason: str) -> None:
         try:
             async with self._seekers:

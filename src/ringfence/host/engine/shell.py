@@ -110,7 +110,8 @@ class ShellSteps:
         if key in slot.keys:  # it runs since before this server, with the way out that it was given then
             return await self._done(slot, link, key, spec)
         try:
-            equipped = await self._outward.equipped(slot.box, key, spec, run, epoch)
+            with slot.beginning():
+                equipped = await self._outward.equipped(slot.box, key, spec, run, epoch)
             return await self._done(slot, link, key, equipped)
         except RingfenceError:
             self._outward.over(slot.box, key)
@@ -119,8 +120,10 @@ class ShellSteps:
     async def _done(self, slot: Slot, link: Link, key: str, spec: CommandSpec) -> ShellEnd:
         began = self._clock.monotonic()
         slot.active_at = began
-        started = await link.spawn(key, spec)
-        self._outward.attend(slot.box, key, started)
+        with slot.beginning():
+            started = await link.spawn(key, spec)
+            self._outward.attend(slot.box, key, started)
+            slot.occupied(key, started)
         if key not in self._flights:  # the run was over before this began
             await _put_away(started)
             raise StaleEpoch(f"the run of step {key} is over")

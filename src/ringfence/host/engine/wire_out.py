@@ -41,6 +41,12 @@ class WireOut:
     async def wind_down(self, run: RunId, seconds: int) -> None:
         await self._out(f"run.wind_down {run}", lambda: self._link.wind_down(run, seconds))
 
+    def paused(self) -> None:
+        self._link.paused()
+
+    async def resumed(self, pause: str, seconds: float) -> None:
+        await self._out(f"box.resumed {pause}", lambda: self._link.resumed(pause, seconds))
+
     async def close(self) -> None:
         await self._link.close()
 

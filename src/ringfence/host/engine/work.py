@@ -24,7 +24,7 @@ from ringfence.host.engine.redrive import Redriver
 from ringfence.host.engine.run_start import run_start
 from ringfence.host.engine.steering import Steering
 from ringfence.host.kernel.boxes import Box
-from ringfence.host.kernel.errors import NotFound, RingfenceError, StaleEpoch, TooLarge
+from ringfence.host.kernel.errors import Busy, NotFound, RingfenceError, StaleEpoch, TooLarge
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.ports import Link
 from ringfence.host.kernel.reads import Brief
@@ -125,12 +125,31 @@ class Work:
             self._live.drop(held)
         except TooLarge as error:
             await self._fail(held, "message_too_large", error)
+        except Busy as error:
+            await self._wait(held, error)
         except RingfenceError as error:
             self._log.warning("run %s found no executor: %s", held.id, error)
             await self._redriver.lost(held, error.code, f"it found no executor: {error.message}")
         except BaseException:
             held.gone = held.gone or "failed"  # the sweep redrives it, should this not be the end of the server
             raise
+
+    async def _wait(self, held: Held, error: Busy) -> None:
+        """For its box, back in the queue: nothing went wrong with it, and no attempt is counted."""
+        if held.cancelled is not None:
+            await self._redriver.lost(held, "cancelled")
+            return
+        self._log.info("run %s waits: %s", held.id, error)
+        async with held.deciding:
+            try:
+                await self._parts.store.runs.hold(held.id, held.epoch, "box_busy")
+            except (StaleEpoch, NotFound):
+                pass
+            except RingfenceError as failed:
+                self._log.error("run %s cannot be put back yet: %s", held.id, failed)
+                held.gone = held.gone or "box_busy"  # the sweep redrives it
+                return
+            self._live.drop(held)
 
     async def _executor(self, held: Held, token: str) -> None:
         store, run = self._parts.store, held.run
@@ -142,8 +161,8 @@ class Work:
         except NotFound:
             await self._redriver.end(run, RunState.CANCELLED, "user_removed")
             return
-        if user.disabled:
-            await store.runs.hold(run.id, run.epoch, "user_disabled")  # until they are enabled: no attempt counted
+        if user.held_back:
+            await store.runs.hold(run.id, run.epoch, user.held_back)  # until it is over: no attempt counted
             self._live.drop(held)
             return
         box = await home_of(self._parts, user) if box is None else await proven(self._parts, box, user)
@@ -157,7 +176,7 @@ class Work:
         except NotFound:
             return None
         link = self._bringup.reachable(brief.box.id) if brief.box is not None else None
-        if brief.box is None or link is None or brief.user.disabled:
+        if brief.box is None or link is None or brief.user.held_back:
             return None
         return brief.box, link, brief
 
@@ -166,6 +185,13 @@ class Work:
 
     async def _give(self, held: Held, token: str, box: Box, link: Link, brief: Brief) -> None:
         """`brief`: read a moment ago, the link at hand."""
+        slot = self._bringup.slot(box.id)
+        while slot.wire() is not link:  # paused, or lost, since
+            link = await self._bringup.ensure(box.id)
+        with slot.beginning():
+            await self._given(held, token, box, link, brief)
+
+    async def _given(self, held: Held, token: str, box: Box, link: Link, brief: Brief) -> None:
         store, run = self._parts.store, held.run
         await proven(self._parts, box, brief.user)
         if (
@@ -224,6 +250,8 @@ class Work:
         for held in before:
             if held.id in kept or not await self._stale(held.run):
                 continue
+            if held.deciding.locked():  # it was just put back, or ended, and whoever did that lets go of it
+                continue
             if self._live.get(held.id) is held:  # else ended meanwhile, or at work again under a newer epoch
                 self._log.warning("run %s: the lease of epoch %d is lost", held.id, held.epoch)
                 self._live.drop(held)
@@ -233,6 +261,8 @@ class Work:
         """Evidence is not waited for: the leases of all the others are renewed by who waits here."""
         at = (await self._parts.store.reads.standings([run])).get(run)
         if at is None or self._live.get(run) is not None or at.run.worker != self._parts.worker:
+            return
+        if self._redriver.seeks(run):
             return
         self._log.warning("run %s is ours and nobody works on it: redriven", run)
         with suppress(StaleEpoch, NotFound):
