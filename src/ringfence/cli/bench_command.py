@@ -47,6 +47,12 @@ def egress(json: bool, long: bool, mitmdump: str) -> int:
     return _measured(lambda say: run(say, LONG if long else WHOLE, mitmdump), json)
 
 
+def life(json: bool, docker: str) -> int:
+    from ringfence.bench.life import run
+
+    return _measured(lambda say: run(say, docker), json)
+
+
 def _measured(run: Run, json: bool) -> int:
     from ringfence.bench.figures import as_text
     from ringfence.bench.machine import machine

@@ -22,7 +22,7 @@ def upgrade(
     """Bring the schema up to date."""
     from ringfence.host.install import db_commands
 
-    return _say(db_commands.upgrade(os.environ, url, contract=contract, as_json=json))
+    return say(db_commands.upgrade(os.environ, url, contract=contract, as_json=json))
 
 
 @db.command("check")
@@ -31,7 +31,7 @@ def check(url: Database = None, json: Json = False) -> int:
     finish a restore that was cut short."""
     from ringfence.host.install import db_commands
 
-    return _say(db_commands.check(os.environ, url, as_json=json))
+    return say(db_commands.check(os.environ, url, as_json=json))
 
 
 @db.command("backup")
@@ -43,7 +43,7 @@ def backup(
     """Write every row of this moment to a file, while the server works."""
     from ringfence.host.install import db_commands
 
-    return _say(db_commands.backup(os.environ, url, path, as_json=json))
+    return say(db_commands.backup(os.environ, url, path, as_json=json))
 
 
 @db.command("restore")
@@ -56,7 +56,7 @@ def restore(
     """Put a backup in the place of the database, which is kept beside it. Only while no server runs."""
     from ringfence.host.install import db_commands
 
-    return _say(db_commands.restore(os.environ, url, path, anyway=anyway, as_json=json))
+    return say(db_commands.restore(os.environ, url, path, anyway=anyway, as_json=json))
 
 
 @db.command("rebuild")
@@ -68,7 +68,7 @@ def rebuild(
     """Derive again what is derived from the events; exit 1 when something differed."""
     from ringfence.host.install import db_commands
 
-    return _say(db_commands.rebuild(os.environ, url, dry_run=dry_run, as_json=json))
+    return say(db_commands.rebuild(os.environ, url, dry_run=dry_run, as_json=json))
 
 
 class _Answer(Protocol):
@@ -82,7 +82,7 @@ class _Answer(Protocol):
     def err(self) -> str: ...
 
 
-def _say(answer: _Answer) -> int:
+def say(answer: _Answer) -> int:
     sys.stdout.write(answer.out)
     sys.stdout.flush()
     sys.stderr.write(answer.err)

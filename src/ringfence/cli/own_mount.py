@@ -129,6 +129,19 @@ def bench_walls(json: Json = False) -> int:
     return walls(json)
 
 
+@bench.command("life")
+def bench_life(
+    json: Json = False,
+    docker: Annotated[
+        str, typer.Option("--docker", metavar="IMAGE", help="Compare with a Docker engine of this host, by this image.")
+    ] = "",
+) -> int:
+    """Measure pause, resume, starts and adoption on this host."""
+    from ringfence.cli.bench_command import life
+
+    return life(json, docker)
+
+
 @bench.command("egress")
 def bench_egress(
     json: Json = False,

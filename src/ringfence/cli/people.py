@@ -8,7 +8,7 @@ import typer
 
 from ringfence.cli import checks, say_it
 from ringfence.cli.calls import call
-from ringfence.cli.options import Json, Tenant
+from ringfence.cli.options import As, Json, Tenant
 
 tenant = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Organisations.")
 user = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="People, agents and projects: each with a box.")
@@ -77,12 +77,32 @@ def user_show(name: Name, tenant: Tenant = "default", json: Json = False) -> Non
 def user_rm(
     name: Name,
     purge: Annotated[bool, typer.Option("--purge", help="Delete the files too, now and for good.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go and what would stay.")] = False,
     tenant: Tenant = "default",
     json: Json = False,
 ) -> None:
     """Remove a user: stop the box, revoke the tokens. The files stay in the state directory unless purged."""
+    if dry_run:
+        from ringfence.cli import export_command
+
+        export_command.rehearse(name, tenant, purge=purge, json=json)
+        return
     call(lambda client: client.remove_user(name, purge=purge), tenant=tenant)
     _removed(json, "user", name)
+
+
+@user.command("export")
+def user_export(
+    name: Name,
+    output: Annotated[str, typer.Option("--output", metavar="FILE", help="A name that is free: FILE.tar.gz.")],
+    act_as: As = None,
+    tenant: Tenant = "default",
+    json: Json = False,
+) -> None:
+    """Write a user's own data to a file: messages, runs and steps, files of the box, names of credentials."""
+    from ringfence.cli import export_command
+
+    export_command.export(name, output, tenant, act_as, json=json)
 
 
 @token.command("add")

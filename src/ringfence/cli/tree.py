@@ -45,6 +45,9 @@ def assemble(first: str) -> typer.Typer:
     mounts = {
         "exec": _mount_exec,
         "status": _mount_status,
+        "usage": _mount_usage,
+        "support-bundle": _mount_support,
+        "sweep": _mount_sweep,
         "tenant": _mount_people,
         "user": _mount_people,
         "token": _mount_people,
@@ -58,6 +61,9 @@ def assemble(first: str) -> typer.Typer:
         "approve": _mount_gates,
         "deny": _mount_gates,
         "db": _mount_db,
+        "backup": _mount_backup,
+        "image": _mount_image,
+        "uninstall": _mount_uninstall,
         "audit": _mount_audit,
         "secret": _mount_secrets,
         "vault": _mount_vault,
@@ -97,6 +103,24 @@ def _mount_status(app: typer.Typer) -> None:
     app.command("status")(status.status)
 
 
+def _mount_usage(app: typer.Typer) -> None:
+    from ringfence.cli import usage_command
+
+    app.command("usage")(usage_command.usage)
+
+
+def _mount_sweep(app: typer.Typer) -> None:
+    from ringfence.cli import sweep_command
+
+    app.command("sweep")(sweep_command.sweep)
+
+
+def _mount_support(app: typer.Typer) -> None:
+    from ringfence.cli import support_command
+
+    app.command("support-bundle")(support_command.support_bundle)
+
+
 def _mount_people(app: typer.Typer) -> None:
     from ringfence.cli import people
 
@@ -112,9 +136,11 @@ def _mount_files(app: typer.Typer) -> None:
 
 
 def _mount_boxes(app: typer.Typer) -> None:
-    from ringfence.cli import boxes
+    from ringfence.cli import box_copies as box_copies
+    from ringfence.cli import box_life
+    from ringfence.cli import box_logs as box_logs
 
-    app.add_typer(boxes.box, name="box")
+    app.add_typer(box_life.box, name="box")
 
 
 def _mount_talk(app: typer.Typer) -> None:
@@ -159,6 +185,24 @@ def _mount_db(app: typer.Typer) -> None:
     from ringfence.cli import db_command
 
     app.add_typer(db_command.db, name="db")
+
+
+def _mount_backup(app: typer.Typer) -> None:
+    from ringfence.cli import backup_command
+
+    app.add_typer(backup_command.backup, name="backup")
+
+
+def _mount_image(app: typer.Typer) -> None:
+    from ringfence.cli import image_command
+
+    app.add_typer(image_command.image, name="image")
+
+
+def _mount_uninstall(app: typer.Typer) -> None:
+    from ringfence.cli import uninstall_command
+
+    app.command("uninstall")(uninstall_command.uninstall)
 
 
 def _mount_gates(app: typer.Typer) -> None:

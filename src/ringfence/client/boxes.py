@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Literal
 
-from ringfence.client import urls
+from ringfence.client import once, urls
 from ringfence.client.connection import Connection, Json
+from ringfence.client.errors import ApiError
 
 if TYPE_CHECKING:
     from ringfence.client.command import Running, Word
@@ -28,6 +29,38 @@ class Boxes(Connection):
 
     async def stop_box(self, user: str, *, tenant: str | None = None) -> Json:
         answer: Json = await self._json("POST", f"{self._user(user, tenant)}/box/stop")
+        return answer
+
+    async def pause_box(self, user: str, *, force: bool = False, tenant: str | None = None) -> Json:
+        answer: Json = await self._json("POST", f"{self._user(user, tenant)}/box/pause", {"force": force})
+        return answer
+
+    async def resume_box(self, user: str, *, tenant: str | None = None) -> Json:
+        answer: Json = await self._json("POST", f"{self._user(user, tenant)}/box/resume")
+        return answer
+
+    async def quarantine_box(self, user: str, reason: str, *, tenant: str | None = None) -> Json:
+        """Operators only. Whoever is refused something is told the reason."""
+        answer: Json = await self._json("POST", f"{self._user(user, tenant)}/box/quarantine", {"reason": reason})
+        return answer
+
+    async def release_box(self, user: str, *, tenant: str | None = None) -> Json:
+        answer: Json = await self._json("POST", f"{self._user(user, tenant)}/box/release")
+        return answer
+
+    async def upgrade_box(
+        self,
+        user: str,
+        *,
+        force: bool = False,
+        drain: float = 0.0,
+        image: str | None = None,
+        tenant: str | None = None,
+    ) -> Json:
+        """{"box", "drifted": what it was started with that is another now}. `drain`: seconds to wait while it is at work. `image`:
+        name or id of the one it has from now on, `host` or `default`; None: what its image's name stands for now."""
+        body = {"force": force, "drain": drain, "image": image}
+        answer: Json = await self._json("POST", f"{self._user(user, tenant)}/box/upgrade", body)
         return answer
 
     async def set_limits(self, user: str, limits: Mapping[str, int], *, tenant: str | None = None) -> Json:
@@ -64,7 +97,10 @@ class Boxes(Connection):
         timeout: float | None = None,  # noqa: ASYNC109 - the command's, kept by the box
         tenant: str | None = None,
     ) -> Json:
-        """Runs it to its end; the object of `exec --json`. Of each stream the first 64 KiB and the last 192 KiB."""
+        """Runs it to its end; the object of `exec --json`. Of each stream the first 64 KiB and the last 192 KiB. Whoever is cancelled
+        stops it. ApiError of code `connection_lost`: it may still be running."""
+        if (body := once.request(argv, env or {}, cwd, timeout, stdin)) is not None:
+            return await self._once(f"{self._user(user, tenant)}/exec", body)
         opened = self.stream(
             user,
             argv,
@@ -84,3 +120,12 @@ class Boxes(Connection):
             if stdin is not None:
                 await command.close_stdin()
             return await command.outcome()
+
+    async def _once(self, path: str, body: Json) -> Json:
+        try:
+            outcome: Json = await self._json("POST", path, body)
+        except ApiError as error:
+            if error.code != "connection_lost":
+                raise
+            raise once.lost() from error
+        return outcome

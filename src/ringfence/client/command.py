@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from ringfence.client.address import Address, unreachable
 from ringfence.client.errors import ApiError, Failed, Unavailable, from_answer
+from ringfence.client.once import lost
 
 CHUNK = 64 << 10
 ENDED_LIMIT = 8 << 20  # the outcome with two kept streams of 256 KiB, each byte escaped as six: 3 MiB, and room
@@ -118,9 +119,9 @@ class Running:
                     await self._output.put((2 if frame[0] == 2 else 1, frame[1:]))
                 else:
                     self._note(json.loads(frame))
-            self._fail(_lost())
+            self._fail(lost())
         except (ConnectionClosed, ValueError):
-            self._fail(_lost())
+            self._fail(lost())
         finally:
             self._changed.set()
         await self._output.put(None)  # not when it was cancelled: nobody reads then, and the queue may be full for ever
@@ -141,14 +142,6 @@ class Running:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # looked at: nobody may be waiting for it
-
-
-def _lost() -> ApiError:
-    return Unavailable(
-        "connection_lost",
-        "the connection to the server was lost; the command may still be running in the box",
-        "see whether the server runs: ringfence status",
-    )
 
 
 @asynccontextmanager

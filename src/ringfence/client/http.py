@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import httpx2
 
 CONNECT_SECONDS = 10.0
+KEPT = 100  # idle connections
 STALL_SECONDS = 60.0  # without one byte taken by the server: an upload has no limit as a whole
 
 
@@ -32,7 +33,8 @@ class Http:
                 uds=self._address.socket if self._address.url is None else None,
                 verify=not plain,
                 trust_env=False,
-                limits=httpx2.Limits(max_connections=100, keepalive_expiry=20),
+                # As many as there are commands under way: each has one until its end, and no other request is to wait for that.
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=KEPT, keepalive_expiry=20),
             )
             # No limit on the wait for an answer: a command or a box's start takes as long as it takes.
             timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS, write=STALL_SECONDS)

@@ -37,6 +37,11 @@ class People(Connection):
         """`purge`: the files too, now and for good."""
         await self._json("DELETE", self._user(name, tenant) + ("?purge=1" if purge else ""))
 
+    async def removal(self, name: str, *, tenant: str | None = None) -> Json:
+        """What removing the user would take, and what would stay. Changes nothing; for operators."""
+        answer: Json = await self._json("GET", f"{self._user(name, tenant)}/removal")
+        return answer
+
     async def tokens(self, user: str, *, tenant: str | None = None) -> list[Json]:
         return list((await self._json("GET", f"{self._user(user, tenant)}/tokens"))["tokens"])
 

@@ -26,36 +26,38 @@ from pathlib import Path
 from typing import Any
 
 from ringfence.host.broker.audited import audited_wire
-from ringfence.host.capabilities.keys import gate_key, secret_in, secret_of
-from ringfence.host.capabilities.webhook import Place, WebhookTool
+from ringfence.host.capabilities.keys import gate_key
+from ringfence.host.drivers.box_logs import FileLogs
 from ringfence.host.drivers.bubblewrap import Bubblewrap
 from ringfence.host.drivers.files import FilesClient
+from ringfence.host.drivers.host_load import load
+from ringfence.host.drivers.shelf import FileShelf
 from ringfence.host.drivers.spawner_client import SpawnerClient
 from ringfence.host.egress.standing import site_of
 from ringfence.host.egress.token_endpoint import HttpsTokenEndpoint
 from ringfence.host.egress.way_out import Sources, WayOut
 from ringfence.host.engine.engine import Engine
-from ringfence.host.engine.parts import Config, Parts
+from ringfence.host.engine.parts import Parts
 from ringfence.host.engine.people import MAKE_A_TENANT, NO_TENANT, PREFIX, secret_hash
+from ringfence.host.from_settings import config_of, models_of, signer_of, webhooks_of
 from ringfence.host.kernel import ids as kernel_ids
 from ringfence.host.kernel.audit import Lane
 from ringfence.host.kernel.capabilities import register
 from ringfence.host.kernel.errors import Conflict, Failed, Invalid, RingfenceError, Unavailable
 from ringfence.host.kernel.hidden import secrets_of
 from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.life.backups import State
 from ringfence.host.kernel.log_lines import JsonLines
 from ringfence.host.kernel.people import Scope, UserKind
 from ringfence.host.kernel.policy import Policy
-from ringfence.host.kernel.ports import Clock, Model, Store
-from ringfence.host.kernel.script import Rule, parse_script
+from ringfence.host.kernel.ports import Store
 from ringfence.host.kernel.settings import Settings
 from ringfence.host.kernel.version import VERSION
 from ringfence.host.models.assembly import Models, assembled
 from ringfence.host.models.gateway import Gateway
 from ringfence.host.models.provider_keys import ProviderKeys
-from ringfence.host.models.scripted import Scripted
 from ringfence.host.store import audit_reading, verbs
-from ringfence.host.store.audit_keys import Signer, vault_signer
+from ringfence.host.store.audit_keys import Signer
 from ringfence.host.store.peopled import has_tenants
 from ringfence.host.store.store import SqlStore, open_store
 from ringfence.host.store.verbs import Job
@@ -71,6 +73,7 @@ _SECRET_BITS = 256
 # So many objects more than were freed, and the collector looks for cycles: at the default of 700 it looks 30 times while
 # one large frame is parsed. No higher: what is in cycles until then are errors of asks, with up to 1 MiB of an ask each.
 _GC_THRESHOLDS = (10_000, 10, 10)
+JOB = "/job.json"  # what the kernel process is given instead of kernel.json when it is no server: jobs.py
 DEFAULT_TENANT = "default"
 FIRST_OPERATOR = "operator"
 
@@ -134,49 +137,6 @@ def settle_memory() -> None:
 def _say(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
-
-
-def config_of(settings: Settings) -> Config:
-    return Config(
-        installation=settings.installation,
-        version=VERSION,
-        mode=settings.mode,
-        model=settings.model,
-        limits=settings.limits,
-        accepted=settings.accept,
-        open=settings.open,
-        gate=settings.gate,
-        gate_remedy=settings.gate_remedy,
-        max_runs=settings.max_runs,
-        max_user_runs=settings.max_user_runs,
-        soft_seconds=float(settings.run_soft_seconds),
-        hard_seconds=float(settings.run_hard_seconds),
-        model_timeout_seconds=float(settings.model_timeout_seconds),
-        keep=settings.retention,
-        model_keys=frozenset(each.key for each in settings.model_upstream if each.key),
-    )
-
-
-def models_of(settings: Settings) -> Mapping[str, Model]:
-    """The providers that need no key, by name. Reads the script's file. Invalid."""
-    rules: tuple[Rule, ...] = ()
-    if settings.script:
-        try:
-            rules = parse_script(Path(settings.script).read_text(), source=settings.script)
-        except (OSError, UnicodeDecodeError) as error:
-            raise Invalid(f"script: {settings.script} cannot be read: {error}", remedy='script = ""') from error
-    return {"scripted": Scripted(rules, settings.model_window)}
-
-
-def webhooks_of(settings: Settings, clock: Clock) -> list[WebhookTool]:
-    """What the host may send to, with the keys. Reads files. Invalid."""
-    places = [Place(one, secret_of(one.secret_file, f"webhook {one.name}")) for one in settings.webhook]
-    return [WebhookTool(places, clock, secret_in)] if places else []
-
-
-def signer_of(settings: Settings, worker: str) -> Signer:
-    """Whose chain of the audit the process `worker` writes. Blocks. Unavailable: no key."""
-    return vault_signer(Path(settings.home) / "vault", worker)
 
 
 @asynccontextmanager
@@ -256,6 +216,27 @@ async def pass_gate(store: Store, settings: Settings) -> None:
 
 
 @asynccontextmanager
+async def driver_at_work(settings: Settings, client: SpawnerClient) -> AsyncIterator[tuple[Bubblewrap, FileLogs]]:
+    """With the logs of its boxes; what they are told up to the end is written."""
+    logs = FileLogs(Path(settings.home), SystemClock(), secrets_of(settings))
+    try:
+        yield Bubblewrap(Path(settings.home), client, FilesClient, logs), logs
+    finally:
+        await logs.close()
+
+
+def _of_host(settings: Settings, logs: FileLogs) -> dict[str, Any]:
+    """Fields of Parts that tell of the host."""
+    return {"whole": _whole_of(settings), "load": load, "shelf": FileShelf(Path(settings.home)), "logs": logs}
+
+
+def _whole_of(settings: Settings) -> State:
+    from ringfence.host import jobs
+
+    return jobs.whole_of(settings)
+
+
+@asynccontextmanager
 async def running(settings: Settings, client: SpawnerClient) -> AsyncIterator[Engine]:
     """The engine at work over the real parts; everything is let go of in the reverse order."""
     clock, ids = SystemClock(), SystemIds()
@@ -283,8 +264,8 @@ async def running(settings: Settings, client: SpawnerClient) -> AsyncIterator[En
             releases_of(settings, store, vault, worker) as releases,
             models_at_work(settings, store, lent := keys_of_models(settings, store, vault, releases), worker) as models,
             audited_wire(store.audit, worker, settings.rates) as broker,
+            driver_at_work(settings, client) as (driver, logs),
         ):
-            driver = Bubblewrap(Path(settings.home), client, FilesClient)
             egress = await egress_of(settings, store, vault, driver, releases, key, models.gateway)
             engine = Engine(
                 Parts(
@@ -303,6 +284,7 @@ async def running(settings: Settings, client: SpawnerClient) -> AsyncIterator[En
                     vault=vault,
                     spending=models.budgets if models.gateway is not None else None,
                     withdraw=lent.withdraw,
+                    **_of_host(settings, logs),
                 )
             )
             try:
@@ -396,7 +378,11 @@ async def _database(verb: str, asked: Mapping[str, Any], fd: int | None) -> dict
     settings, ids = Settings.from_json(asked["settings"]), SystemIds()
     if verb == "audit":
         return await read_audit(settings, asked["options"])
-    signer = Signer() if verb == "backup" else await asyncio.to_thread(signer_of, settings, ids.new("krn"))
+    signer = (
+        Signer()
+        if verb in ("backup", "support", "images")
+        else await asyncio.to_thread(signer_of, settings, ids.new("krn"))
+    )
     job = Job(
         url=settings.database,
         installation=settings.installation,
@@ -450,6 +436,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The kernel process. `argv`: the descriptor of the spawner's socket, the path of kernel.json. Never returns."""
     fd, path = list(sys.argv[1:] if argv is None else argv)
     _closed_to_debuggers()
+    if path.endswith(JOB):
+        from ringfence.host import jobs
+
+        sys.exit(jobs.main(int(fd), path))
     _room_for_sockets()
     os.umask(0o077)
     _log_to_stderr()

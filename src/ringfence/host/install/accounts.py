@@ -38,7 +38,7 @@ def ids_of(number: int) -> tuple[int, int]:
 
 
 def running_under(ids: tuple[int, int], proc: Path = Path("/proc")) -> list[int]:
-    """Pids of processes with a real, effective, saved or file-system uid within `ids`."""
+    """Pids of processes that have not ended, with a real, effective, saved or file-system uid within `ids`."""
     found = []
     for entry in proc.iterdir():
         if not entry.name.isdigit():
@@ -47,6 +47,8 @@ def running_under(ids: tuple[int, int], proc: Path = Path("/proc")) -> list[int]
             status = (entry / "status").read_text(errors="replace")
         except OSError:
             continue  # ended meanwhile
+        if "\nState:\tZ" in status:  # it has ended, and somebody is slow to wait for it
+            continue
         uids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
         if any(ids[0] <= int(uid) <= ids[1] for uid in uids):
             found.append(int(entry.name))
@@ -103,6 +105,22 @@ def _fresh(entry: Path) -> bool:
     return abs(time.time() - entry.stat().st_mtime) < GRACE_SECONDS  # noqa: TID251  against a file's time
 
 
+def homes(*, registry: Path = REGISTRY) -> list[Path]:
+    """State roots that have a slice, whether or not they are still there."""
+    if not registry.is_dir():
+        return []
+    with _locked(registry):
+        return sorted(_entries(registry).values())
+
+
+def slice_of(home: Path, *, registry: Path = REGISTRY) -> int | None:
+    """The number of the state root's slice, whether or not it is still there."""
+    if not registry.is_dir():
+        return None
+    with _locked(registry):
+        return min((number for number, owner in _entries(registry).items() if owner == home), default=None)
+
+
 def keep(home: Path, *, registry: Path = REGISTRY) -> None:
     """Nobody else gets the state root's slice within the next minute, whether or not the state is still there."""
     if not registry.is_dir() or os.geteuid() != 0:
@@ -157,6 +175,20 @@ def ensure_account(uid: int) -> str:
         home = ["--no-create-home", "--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin"]
         _run([useradd, "--no-log-init", "--uid", str(uid), "--gid", NAME, *home, "--comment", "ringfence server", NAME])
     return f"account {NAME}, id {uid}, made"
+
+
+def number_of_account() -> int | None:
+    """Of the account by that name; None: there is none."""
+    return _number_of_user() if _number_of_user() is not None else _number_of_group()
+
+
+def remove_account() -> None:
+    """Unavailable: it cannot be."""
+    path = "/usr/sbin:/usr/bin:/sbin:/bin"
+    if _number_of_user() is not None:
+        _run([shutil.which("userdel", path=path) or "userdel", NAME])
+    if _number_of_group() is not None:  # userdel takes the group of the same name with it where login.defs(5) says so
+        _run([shutil.which("groupdel", path=path) or "groupdel", NAME])
 
 
 def _number_of_user() -> int | None:

@@ -47,6 +47,7 @@ OF_SPAWNER = (  # the others are this package's own: rows of prove, `unproved`
     "no-pidfs",
     "no-nft",
     "no-disk-quota",
+    "no-freezer",
 )
 SPAWNER = "from ringfence.spawner.main import main; main(sys.argv[1])"
 

@@ -135,6 +135,8 @@ def make_tree(layout: Layout, kernel: Account) -> None:
     for name, owner, mode in (
         ("db", kernel, 0o700),
         ("vault", kernel, 0o700),
+        ("snapshots", kernel, 0o700),
+        ("logs", kernel, 0o700),
         ("run", kernel, 0o750),
         ("boxes", me, 0o711),
         ("spawner", me, 0o700),

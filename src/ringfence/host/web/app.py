@@ -13,16 +13,23 @@ from ringfence.host.kernel.failpoints import Failpoints, Quiet
 from ringfence.host.web import (
     exec_stream,
     routes_audit,
+    routes_backup,
     routes_boxes,
+    routes_copies,
     routes_egress,
     routes_exec,
+    routes_export,
     routes_files,
     routes_gates,
+    routes_life,
+    routes_logs,
     routes_messages,
     routes_people,
     routes_runs,
     routes_secrets,
+    routes_sweep,
     routes_threads,
+    routes_usage,
 )
 from ringfence.host.web.acknowledging import Acknowledging
 from ringfence.host.web.answers import add_error_answers
@@ -65,18 +72,25 @@ def make_app(
     app.add_middleware(Showing, engine=engine, operator=operator)
     app.add_middleware(Guards, hosts=None if operator else LOOPBACK | {name.lower() for name in hosts})
     for module in (
-        routes_people,
+        routes_exec,  # a path is compared with one route after the other: what is asked for most comes first
+        routes_life,
         routes_boxes,
-        routes_exec,
         exec_stream,
+        routes_people,
+        routes_copies,
         routes_files,
         routes_threads,
         routes_messages,
         routes_runs,
         routes_gates,
         routes_audit,
+        routes_backup,
         routes_secrets,
         routes_egress,
+        routes_sweep,
+        routes_usage,
+        routes_logs,
+        routes_export,
     ):
         app.include_router(module.router)
     return app

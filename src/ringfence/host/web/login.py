@@ -103,8 +103,9 @@ def text_of(encoded: str, what: str) -> str:
         raise Invalid(f"{what} is not UTF-8", remedy="percent-encode the UTF-8 bytes of the name") from None
 
 
-def proven(request: Request) -> Actor:
-    """Whom KnownFirst found. KeyError: the route is of another class."""
+async def proven(request: Request) -> Actor:
+    """Whom KnownFirst found. KeyError: the route is of another class. Async, though nothing is waited for: FastAPI sends what is
+    not into a thread and back, a sleeping one to wake each way, for every request."""
     actor: Actor = request.scope[_ACTOR]
     return actor
 
@@ -125,5 +126,10 @@ class KnownFirst(APIRoute):
         return known
 
 
+async def _engine(connection: HTTPConnection) -> Engine:
+    """Async: as `proven`."""
+    return engine_of(connection)
+
+
 CurrentActor = Annotated[Actor, Depends(proven)]
-CurrentEngine = Annotated[Engine, Depends(engine_of)]
+CurrentEngine = Annotated[Engine, Depends(_engine)]

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.requests import Request
 
-from ringfence.host.kernel.errors import Invalid, Unauthenticated
+from ringfence.host.kernel.errors import Invalid, Unauthenticated, Unavailable
 from ringfence.host.kernel.ports import Command, Outcome
 from ringfence.host.web import shapes, shaping
 from ringfence.host.web.login import CurrentActor, CurrentEngine, KnownFirst
@@ -75,28 +75,36 @@ async def exec_command(
 
 
 async def _attended(request: Request, command: Command, stdin: bytes | None, presence: Presence) -> Outcome | None:
-    """The outcome; a client that leaves before stops the command. None: so did one that may not speak any more."""
+    """The outcome; a client that leaves before stops the command. None: so did one that may not speak any more. Unavailable: this
+    server stops, and the command goes on."""
 
     async def fed() -> Outcome:
+        if stdin is None:
+            return await command.outcome()
         async with asyncio.TaskGroup() as group:
             feeding = group.create_task(_feed(command, stdin))
             outcome = await command.outcome()
             feeding.cancel()
         return outcome
 
-    ended, _, over = await race(fed(), _disconnected(request), presence.over())
+    stopping: asyncio.Event = request.app.state.stopping
+    ended, _, over, stops = await race(fed(), _disconnected(request), presence.over(), stopping.wait())
     if not ended.cancelled() and over.cancelled():
         outcome: Outcome = ended.result()
         return outcome
+    if not stops.cancelled() and over.cancelled():
+        raise Unavailable(
+            "the server stops; the command goes on in the box, and nobody will have its outcome",
+            remedy="ringfence exec USER -- ps, once the server is back",
+        )
     await command.stop(GRACE_SECONDS)
     outcome = await command.outcome()
     return outcome if over.cancelled() else None
 
 
-async def _feed(command: Command, stdin: bytes | None) -> None:
-    if stdin is not None:
-        await command.write(stdin)
-        await command.close_stdin()
+async def _feed(command: Command, stdin: bytes) -> None:
+    await command.write(stdin)
+    await command.close_stdin()
 
 
 async def _disconnected(request: Request) -> None:

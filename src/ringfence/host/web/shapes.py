@@ -125,7 +125,9 @@ class BoxShape(BaseModel):
     driver: str
     desired: str
     observed: str
-    image: str
+    image: str = Field(description="what its /usr is, or was last: `host:` and a hash, or the id of an image")
+    image_wanted: str = Field(description="the image it was given, by name or id; empty: what the settings say")
+    image_bound: str = Field(description="what its next start has: `host`, or an id; empty: decided by that start")
     uid: int
     pids: int
     memory_bytes: int
@@ -138,6 +140,8 @@ class BoxShape(BaseModel):
     disk_problem: str
     started_at: datetime | None
     last_active_at: datetime | None
+    rested_at: datetime | None = Field(description="since when it is paused, stopped or archived")
+    quarantine: str | None = Field(description="why it is in quarantine; null: it is not")
     sessions: list[str]
     limits: dict[str, int]
     effective: dict[str, int] = Field(description="what holds instead of `limits`, where another limit is lower")

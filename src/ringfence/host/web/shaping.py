@@ -12,7 +12,8 @@ from ringfence.host.kernel.ports import FileInfo, Kept, Outcome
 from ringfence.host.kernel.runs import Step
 from ringfence.host.kernel.threads import Message, Thread
 from ringfence.host.web import shapes
-from ringfence.host.web.ports import BoxView, RunView
+from ringfence.host.web.ports import RunView
+from ringfence.host.web.ports_life import BoxView
 
 
 def b64(data: bytes) -> str:
@@ -73,6 +74,8 @@ def token_made(noun: Token, secret: str) -> shapes.TokenMade:
 def box(view: BoxView) -> shapes.BoxShape:
     plain = ("box", "user", "tenant", "driver", "desired", "observed", "image", "uid", "pids", "memory_bytes")
     more = (
+        "image_wanted",
+        "image_bound",
         "disk_bytes",
         "disk_limit_bytes",
         "disk_by",
@@ -82,6 +85,8 @@ def box(view: BoxView) -> shapes.BoxShape:
         "disk_problem",
         "started_at",
         "last_active_at",
+        "rested_at",
+        "quarantine",
         "generation",
     )
     fields = {name: getattr(view, name) for name in (*plain, *more)}
