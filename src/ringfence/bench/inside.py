@@ -12,9 +12,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringfence.spawner import config as spawner_config
 from ringfence.spawner import main as spawner
@@ -163,7 +163,8 @@ async def measure(fd: int, config: Config, settings: Settings) -> dict[str, obje
         client.close()
 
 
-def main() -> None:
+def main(measure: Callable[[int, Config, Settings], Coroutine[Any, Any, dict[str, object]]] = measure) -> None:
+    """Runs it over a spawner's loop of its own, for the installation whose configuration the first argument names."""
     config = spawner_config.load(sys.argv[1])
     host, _lock = spawner.open_host(config)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -32,6 +32,7 @@ ACCEPTABLE = (
     "no-disk-quota",
     "no-cpu-limit",
     "no-swap-limit",
+    "no-freezer",
 )  # what an ordinary account may lack
 END_SECONDS = 30
 SAYS = "ringfence: "  # before what an error says, on stderr

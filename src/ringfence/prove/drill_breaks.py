@@ -102,11 +102,10 @@ _COMMANDS = _changed(
 )
 _BOXES = _changed(
     (
-        '    row = owned_row(connection.execute(_HOME_OF, {"whose": user}).one_or_none(), user=user)\n',
+        "    row = owned_row(found, user=user)\n",
         '    if _kernel_drill("D-6"):\n'
-        "        row = owned_row(connection.execute(sa.select(boxes).order_by(boxes.c.created_at)).first(), user=user)\n"
-        "    else:\n"
-        '        row = owned_row(connection.execute(_HOME_OF, {"whose": user}).one_or_none(), user=user)\n',
+        "        found = connection.execute(sa.select(boxes).order_by(boxes.c.created_at)).first()\n"
+        "    row = owned_row(found, user=user)\n",
     )
 )
 _MESSAGES = _changed(

@@ -21,6 +21,7 @@ from ringfence.prove import (
     rows_leaks,
     rows_m,
     rows_s,
+    rows_trees,
 )
 from ringfence.prove.row import Row
 
@@ -51,6 +52,7 @@ def rows() -> tuple[Row, ...]:
         *rows_d.ROWS,
         *rows_e.ROWS,
         *rows_f.ROWS,
+        *rows_trees.ROWS,
         *rows_g.ROWS,
         *rows_h.ROWS,
         *rows_i.ROWS,

@@ -90,13 +90,14 @@ def _limits() -> dict[str, int]:
 
 def paths_and_ids(kernel: Kernel, _stage: Stage) -> Tries:
     """S01: nothing of these has a field in the protocol."""
-    start = {"op": "start", "box": A, "limits": _limits()}
+    start = {"op": "start", "box": A, "limits": _limits(), "image": protocol.HOST_IMAGE}
     return Tries(
         {
             "a bind": word(kernel.raw(**start, binds=["/"])),
             "an id": word(kernel.raw(**start, uid=0)),
             "another tree": word(kernel.raw(**{**start, "limits": {**_limits(), "tree": B}})),
             "a path for a box": word(kernel.raw(**{**start, "box": "../../etc/passwd"})),
+            "a path for an image": word(kernel.raw(**{**start, "image": "../../etc"})),
             "a command": word(kernel.raw(op="exec", box=A, argv=["/bin/sh"])),
             "a port of the host's kind": word(kernel.raw(op="listen", box=A, port=22)),
             "a port that a box may bind": word(kernel.raw(op="listen", box=A, port=1024)),
