@@ -42,6 +42,7 @@ bench: $(STAMP)
 	@$(BIN)/ringfence bench turns
 	@$(BIN)/ringfence bench durable
 	@$(BIN)/ringfence bench walls
+	@$(BIN)/ringfence bench life
 	@$(BIN)/ringfence bench egress $(if $(wildcard $(ORACLE)/.ready),--mitmdump $(abspath $(ORACLE))/bin/mitmdump)
 
 soak: $(STAMP) $(MODEL)/.ready $(ORACLE)/.ready
@@ -56,6 +57,7 @@ $(ORACLE)/.ready: scripts/oracle requirements/oracle.txt
 
 docs: $(STAMP)
 	@$(BIN)/python -c 'from ringfence.host.kernel.settings_text import as_markdown; print(as_markdown(), end="")' >$(DOCS)
+	@$(BIN)/python -c 'from ringfence.host.kernel.life.drawing import as_markdown; print(as_markdown(), end="")' >docs/life.md
 
 lock:
 	@sh scripts/lock

@@ -59,7 +59,9 @@ ROOMS: dict[str, Room] = {
     f"{HOST}.channels": room("host.kernel"),
     f"{HOST}.web": room("host.kernel", "fastapi starlette uvicorn sse_starlette websockets pydantic"),
     f"{HOST}.install": room("host.kernel"),
-    f"{HOST}.app": room(" ".join(f"host.{part}" for part in PARTS.split())),
+    f"{HOST}.app": room(" ".join(f"host.{part}" for part in ["from_settings", *PARTS.split()]), lazy="host.jobs"),
+    f"{HOST}.from_settings": room("host.capabilities host.engine host.kernel host.models host.store"),
+    f"{HOST}.jobs": room("host.app host.from_settings " + " ".join(f"host.{part}" for part in PARTS.split())),
     f"{ME}.client": room("", "httpx2 websockets"),
     f"{ME}.cli": room("client", "typer click rich", lazy="host.install host.app bench prove"),
     f"{ME}.bench": room(

@@ -1,4 +1,4 @@
-"""The table of verbs in docs/operate.md names each verb of `secret`, `vault` and `egress`, and the fields that they answer."""
+"""The table of verbs in docs/operate.md names each verb of `secret`, `vault`, `egress` and `backup`, and the fields that they answer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import typer
 from pydantic import BaseModel
 
+from ringfence.cli.backup_command import backup
 from ringfence.cli.egress_command import egress
 from ringfence.cli.secret_command import secret
 from ringfence.cli.vault_command import vault
@@ -17,7 +18,7 @@ from ringfence.host.web import shapes_egress, shapes_secrets
 TITLE = "### Verbs, answers, exit codes\n"
 TABLE = (Path(__file__).parents[1] / "docs" / "operate.md").read_text().split(TITLE)[1].split("\n## ")[0]
 ROWS = [line.split(" | ") for line in TABLE.splitlines() if line.startswith("| `")]
-GROUPS: dict[str, typer.Typer] = {"secret": secret, "vault": vault, "egress": egress}
+GROUPS: dict[str, typer.Typer] = {"backup": backup, "secret": secret, "vault": vault, "egress": egress}
 SHAPES: dict[str, tuple[type[BaseModel], ...]] = {
     "secret set": (shapes_secrets.SecretShape,),
     "secret bind": (shapes_secrets.BindingList, shapes_secrets.BindingShape),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ringfence.host import app
+from ringfence.host import app, from_settings
 from ringfence.host.engine.people import secret_hash
 from ringfence.host.kernel.errors import Conflict, Failed, Unavailable
 from ringfence.host.kernel.people import Scope
@@ -80,7 +80,7 @@ def test_ids_are_unique_and_sort_by_time() -> None:
 
 def test_the_engine_is_configured_from_the_settings(tmp_path: Path) -> None:
     given = replace(settings(tmp_path), accept=("no-cgroup",), max_runs=3)
-    config = app.config_of(given)
+    config = from_settings.config_of(given)
     assert (config.installation, config.mode, config.max_runs, config.accepted) == (
         "i" * 16,
         "shared",
@@ -89,7 +89,7 @@ def test_the_engine_is_configured_from_the_settings(tmp_path: Path) -> None:
     )
     assert (config.limits, config.model) == (given.limits, "scripted")
     timed = replace(given, run_soft_seconds=60, run_hard_seconds=0, model_timeout_seconds=5)
-    config = app.config_of(timed)
+    config = from_settings.config_of(timed)
     assert (config.soft_seconds, config.hard_seconds, config.model_timeout_seconds) == (60, 0, 5)
 
 
@@ -100,7 +100,7 @@ async def test_the_model_has_the_window_and_the_script_of_the_settings(tmp_path:
     tools = [{"name": "shell", "description": "", "parameters": {}}]
     for path, said in ((str(script), "as the script says"), ("", "is no model")):
         given = replace(settings(tmp_path), model_window=5000, script=path)
-        model = app.models_of(given)[app.config_of(given).model]
+        model = from_settings.models_of(given)[from_settings.config_of(given).model]
         assert model.window == 5000
         assert said in (await model.generate([message], tools, lambda _: None)).text
 

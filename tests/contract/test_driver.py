@@ -15,7 +15,7 @@ from ringfence.host.broker.link import WireLink
 from ringfence.host.drivers import bubblewrap
 from ringfence.host.drivers.identity import from_record, gone
 from ringfence.host.kernel.boxes import BoxKind, Limits, Observed
-from ringfence.host.kernel.errors import BoxLost, Invalid, NotFound, RingfenceError
+from ringfence.host.kernel.errors import BoxLost, Invalid, NotFound, RingfenceError, Unavailable
 from ringfence.host.kernel.ids import RunId
 from ringfence.host.kernel.ports import CommandSpec
 from ringfence.wire.messages import Generated, StepBegun, ToolCall
@@ -56,6 +56,22 @@ async def test_a_box_from_nothing_to_nothing() -> None:
         await s.driver.remove(BOX)
         assert (await s.driver.observe(BOX)).state is Observed.ABSENT
         assert await s.driver.running() == []
+
+
+async def test_cpu_time_is_counted_from_the_start_of_the_box_on() -> None:
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    async with stage() as s:
+        link = await s.up()
+        before = (await s.driver.observe(BOX)).cpu_usec
+        assert (await run(link, "x/1", "/usr/bin/python3", "-c", burn))[1] == 0
+        after = (await s.driver.observe(BOX)).cpu_usec
+        assert after - before >= 300_000
+        assert (await run(link, "x/2", "/bin/sleep", "0.2"))[1] == 0
+        assert (await s.driver.observe(BOX)).cpu_usec - after < 150_000, "who sleeps uses none"
+        await s.driver.stop(BOX)
+        assert (await s.driver.observe(BOX)).cpu_usec == 0
+        await s.up()
+        assert 0 < (await s.driver.observe(BOX)).cpu_usec < after, "the counter began anew"
 
 
 async def test_a_new_kernel_dials_the_same_box_and_finds_its_commands() -> None:
@@ -131,8 +147,10 @@ async def test_a_stranger_behind_the_socket_is_never_handed_out() -> None:
 
 async def test_errors_of_the_spawner_reach_the_caller() -> None:
     async with stage() as s:
-        with pytest.raises(NotFound):
+        with pytest.raises(Unavailable, match="directory of the box is missing"):
             await s.driver.start(BOX, Limits())
+        with pytest.raises(NotFound):  # also of one that was never made
+            await s.driver.stop(BOX)
         await s.driver.provision(BOX, BoxKind.HOME)
         with pytest.raises(RingfenceError):
             await s.driver.start(BOX, Limits(pids=1))

@@ -12,6 +12,7 @@ import pytest
 from ringfence.host.kernel.boxes import JAIL_LIMITS, Box, BoxKind, Desired, Observed
 from ringfence.host.kernel.errors import BoxLost, Conflict, DiskFull, Invalid, NotFound, Refused
 from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.life.drift import drift
 from ringfence.host.kernel.threads import TurnState
 from tests.support.engine_rig import OPERATOR, eventually, rig
 
@@ -39,17 +40,38 @@ async def test_a_waiter_that_gives_up_does_not_end_the_start(tmp_path: Path) -> 
 
 
 async def test_running_boxes_are_adopted_without_a_start(tmp_path: Path) -> None:
-    """E81."""
-    people = tuple(f"user{n}" for n in range(20))
+    """E81, of 100 boxes; with real ones: ringfence bench life."""
+    people = tuple(f"user{n}" for n in range(100))
     async with rig(tmp_path, people) as r:
         await asyncio.gather(*(r.exec(name, "true") for name in people))
         await r.engine.boxes.stop(OPERATOR, "default", "user7")
         await r.restart()
-        assert r.engine.adopted == 19
+        assert r.engine.adopted == 99
         assert {r.box(name).starts for name in people} == {1}
         assert all((r.box(name).link is not None) is (name != "user7") for name in people)
         status = await r.engine.health.status(OPERATOR)
-        assert (status["boxes"]["running"], status["boxes"]["total"], status["ok"]) == (19, 20, True)
+        assert (status["boxes"]["running"], status["boxes"]["total"], status["ok"]) == (99, 100, True)
+
+
+async def test_a_box_whose_start_never_came_into_its_row_has_drifted(tmp_path: Path) -> None:
+    """What the row has is of another start. Control: one whose row has it is as it was."""
+    async with rig(tmp_path) as r:
+        for name in ("alice", "bob"):
+            await r.exec(name, "true")
+        box = r.box("alice")
+
+        async def again() -> None:
+            await r.world.kill_box(box.id)
+            await r.driver.start(box.id, r.config.limits)
+
+        await r.restart(again)
+        assert r.engine.adopted == 2
+        rows = [await r.store.boxes.get(r.box(name).id) for name in ("alice", "bob")]
+        assert [drift(row, r.engine._parts.facts) for row in rows] == [["start"], []]
+        assert [r.engine._links.slot(row.id).drifted for row in rows] == [("start",), ()]
+        await r.engine.boxes.stop(OPERATOR, "default", "alice")
+        await r.exec("alice", "true")
+        assert drift(await r.store.boxes.get(box.id), r.engine._parts.facts) == []
 
 
 async def test_a_box_that_died_meanwhile_is_started_anew(tmp_path: Path) -> None:

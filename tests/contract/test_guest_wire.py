@@ -201,6 +201,7 @@ def test_after_the_hello_garbage_ends_the_connection_too(box: Box) -> None:
         ("run.steer", {}, "invalid"),
         ("run.steer", {"run": [], "message": {}}, "invalid"),
         ("run.wind_down", {"run": "nobody"}, "invalid"),
+        ("box.resumed", {}, "invalid"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_answered_with_an_error(

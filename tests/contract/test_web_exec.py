@@ -8,6 +8,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from typing import Literal
 
 import httpx2
@@ -131,7 +132,8 @@ async def test_a_reader_that_takes_nothing_holds_the_command_up_and_not_its_kill
 
 async def test_signals(served: Web) -> None:
     async with served.client() as client:
-        script = "trap 'echo got; exit 7' TERM; sleep 600 >&2 & echo up; wait"
+        # The child before the trap: one that was forked after it and is sent the signal before its own reset would live on.
+        script = "sleep 600 >&2 & trap 'echo got; exit 7' TERM; echo up; wait"
         async with client.stream("alice", ["sh", "-c", script]) as command:
             output = command.output()
             assert await anext(output) == (1, b"up\n")
@@ -263,6 +265,60 @@ async def test_plain_http(served: Web) -> None:
             await client.post(url, json={"argv": ["sleep", "60"]}, timeout=0.5)
     pid = served.command().pid
     await eventually(lambda: not alive(pid))  # A6
+
+
+def connections(path: str) -> set[str]:
+    """Inodes of the server's ends of what is connected to the socket (proc(5): state 03)."""
+    with open("/proc/net/unix") as table:
+        rows = [line.split() for line in table]
+    return {row[6] for row in rows if row[-1] == path and row[5] == "03"}
+
+
+async def test_commands_share_a_connection_that_is_kept(served: Web) -> None:
+    before = connections(served.socket)
+    async with served.client() as client:
+        assert (await client.exec("alice", ["cat"], stdin=b"\xff"))["stdout_b64"] == "/w=="
+        first = connections(served.socket) - before
+        assert len(first) == 1
+        assert (await client.exec("alice", ["printenv", "A"], env={"A": "é"}, cwd="/"))["stdout"] == "é\n"
+        assert connections(served.socket) - before == first
+        assert (await client.exec("alice", ["wc", "-c"], stdin=b"x" * (1 << 20)))["stdout"] == "1048576\n"
+
+
+async def test_who_is_cancelled_stops_its_command(served: Web) -> None:
+    """A6."""
+    async with served.client() as client:
+        begun = len(served.engine.commands.started)
+        waiting = asyncio.create_task(client.exec("alice", ["sleep", "60"]))
+        await eventually(lambda: len(served.engine.commands.started) > begun)
+        pid = served.command().pid
+        assert alive(pid)
+        waiting.cancel()
+        await eventually(lambda: not alive(pid))
+
+
+async def test_commands_that_last_hold_nobody_up(served: Web) -> None:
+    async with served.client() as client:
+        begun = len(served.engine.commands.started)
+        lasting = [asyncio.create_task(client.exec("alice", ["sleep", "60"])) for _ in range(110)]
+        await eventually(lambda: len(served.engine.commands.started) == begun + len(lasting))
+        assert (await client.health())["ok"]
+        for each in lasting:
+            each.cancel()
+        await asyncio.wait(lasting)
+
+
+async def test_a_server_that_stops_says_that_the_command_goes_on() -> None:
+    with ExitStack() as up:
+        made = up.enter_context(web())
+        made.user("alice")
+        async with made.client() as client:
+            waiting = asyncio.create_task(client.exec("alice", ["sleep", "60"]))
+            await eventually(lambda: bool(made.engine.commands.started))
+            leaving = asyncio.create_task(asyncio.to_thread(up.close))
+            with pytest.raises(Unavailable, match="goes on in the box"):
+                await waiting
+            await leaving
 
 
 async def test_no_server(served: Web) -> None:

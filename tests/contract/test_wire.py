@@ -55,7 +55,7 @@ def sample(kind: Any) -> Any:
         return args[0]
     if origin in (types.UnionType, typing.Union):
         return sample(args[0])
-    samples: dict[Any, Any] = {str: "t\u00ebxt \U0001f600", int: 7, bool: True, Any: {"any": [1, None]}}
+    samples: dict[Any, Any] = {str: "t\u00ebxt \U0001f600", int: 7, float: 0.5, bool: True, Any: {"any": [1, None]}}
     return samples[kind]
 
 

@@ -206,6 +206,36 @@ async def test_a_get_that_is_left(box: Tree) -> None:
         assert await asyncio.to_thread(helper.wait) == 1
 
 
+async def test_what_is_cut_off(box: Tree) -> None:
+    """A get whose reader takes nothing and a put whose sender gives nothing: the helper ends, and nothing of the put is there."""
+    (box.home / "big").write_bytes(bytes(8 << 20))
+    os.chown(box.home / "big", UID, UID)
+    async with files(box) as (client, helper):
+        chunks = client.get(b"big")
+        assert await anext(chunks)
+        client.cut()
+        assert await asyncio.to_thread(helper.wait) == 1
+        with pytest.raises(Unavailable):
+            [chunk async for chunk in chunks]
+    begun, on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"begun"
+        begun.set()
+        await on.wait()
+        yield b"ended"
+
+    async with files(box) as (client, helper):
+        putting = asyncio.create_task(client.put(b"new", slowly(), 0o600))
+        await begun.wait()
+        client.cut()
+        assert await asyncio.to_thread(helper.wait) == 1
+        on.set()
+        with pytest.raises(Unavailable):
+            await putting
+    assert [one.name for one in box.home.iterdir()] == ["big"]
+
+
 async def test_a_file_that_shrinks_under_a_get(box: Tree) -> None:
     path = box.home / "shrinking"
     path.write_bytes(bytes(16 << 20))

@@ -67,7 +67,7 @@ BROKEN: dict[str, tuple[Patch, str]] = {  # file -> what is wrong in it, and the
         every(
             instead('return TREES[1:] if kind == "skill" else TREES', "return TREES"),
             instead("    status = os.fstat(fd)\n    if ", "    status = os.fstat(fd)\n    return\n    if "),
-            instead('make_directory(box_fd, "tree", 0o700, uid)', 'make_directory(box_fd, "tree", 0o755, uid)'),
+            instead("make_directory(box_fd, tree_name, 0o700, uid)", "make_directory(box_fd, tree_name, 0o755, uid)"),
         ),
         "A03,A09,S03",
     ),

@@ -50,12 +50,19 @@ def error(rig: Rig, **packet: object) -> str:
 def test_s01_no_request_can_name_a_path_or_an_id(rig: Rig) -> None:
     rig.provision(A)
     limits = {n: getattr(Limits(), n) for n in protocol.BOUNDS}
-    assert error(rig, op="start", box=A, limits=limits, binds=["/"]) == "bad_request"
-    assert error(rig, op="start", box=A, limits=limits, uid=0) == "bad_request"
-    assert error(rig, op="start", box=A, limits=limits | {"tree": B}) == "bad_request"
-    assert error(rig, op="start", box=f"../boxes/{A}"[:16], limits=limits) == "bad_request"
+    start: dict[str, object] = {"op": "start", "box": A, "limits": limits, "image": "host"}
+    wrong: list[dict[str, object]] = [
+        {"binds": ["/"]},
+        {"uid": 0},
+        {"limits": limits | {"tree": B}},
+        {"box": f"../boxes/{A}"[:16]},
+        {"image": "/"},
+        {"image": "tree:" + "../" * 11},
+    ]
+    for each in wrong:
+        assert error(rig, **(start | each)) == "bad_request", each
     assert error(rig, op="exec", box=A, argv=["/bin/sh"]) == "bad_request"
-    assert raw(rig, json.dumps({"id": 5, "op": "start", "box": A, "limits": limits}).encode())["id"] == 5  # control
+    assert "ok" in raw(rig, json.dumps({"id": 5} | start).encode())  # control
 
 
 def test_s01_one_boxs_tree_is_out_of_anothers_reach(rig: Rig) -> None:

@@ -23,6 +23,7 @@ import httpx2
 import sqlalchemy as sa
 
 from ringfence.host.broker.broker import WireBroker
+from ringfence.host.drivers.shelf import FileShelf
 from ringfence.host.engine.engine import Engine
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.ids import RunId
@@ -136,6 +137,9 @@ class Scene(Rig):
             sign_seconds=_QUIET,
             upkeep_seconds=_QUIET,
             disk_seconds=_QUIET,
+            usage_seconds=_QUIET,
+            rest_seconds=_QUIET,
+            debris_seconds=_QUIET,
         )
         super().__init__(store, world, config, Scripted(parse_script(json.dumps(rules))))
         self.names: dict[str, str] = {}
@@ -151,8 +155,10 @@ class Scene(Rig):
         key = Keyring(b"k" * 32)
         vault = SealedVault(Keys(lambda: key, key), Witnesses(self.world.folder / "seen", 1))
         parts = (self.store, self.driver, self.broker, models, RealClock(), self.ids, self.config, self.ids.new("wrk"))
+        shelf = FileShelf(self.world.folder)
+        (self.world.folder / "snapshots").mkdir(parents=True, exist_ok=True)
         asks = Policy((Rule("shell", Verdict.ASK, (("command", "*canary-asked*"),)),))
-        return Engine(Parts(*parts, policy=asks, gate_key=b"k" * 32, vault=vault))
+        return Engine(Parts(*parts, policy=asks, gate_key=b"k" * 32, vault=vault, shelf=shelf))
 
     def serve(self, tcp: httpx2.AsyncClient, socket: httpx2.AsyncClient, path: Path) -> None:
         self.tcp, self.socket, self.socket_path = tcp, socket, path
@@ -276,6 +282,7 @@ class Scene(Rig):
         added = await self.engine.egress.add(alice, "default", "alice", RuleWish(Way.ALLOW, ALICE["host"]))
         self.names |= {"secret": kept.credential.name, "binding": kept.bindings[0].id, "rule": added.rules[0].id}
         self.names["to"] = "bob"
+        self.names["snapshot"] = (await self.engine.copies.snapshot(OPERATOR, "default", "alice")).snapshot.id
 
     async def _tokens(self) -> None:
         given = {

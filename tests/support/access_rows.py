@@ -56,6 +56,7 @@ OWN_CHANGE = "       401 401     404      404    404   200    403      200   200
 OWN_MAKE = "         401 401     404      404    404   201    403      201   201"
 OWN_DELETE = "       401 401     404      404    404   204    403      204   204"
 LIMITS = "           401 401     404      404    404   403    403      200   200"
+REMOVAL = "          401 401     404      404    404   403    403      200   200"
 REMOVE = "           401 401     404      404    404   403    403      204   204"
 TENANT_MAKE = "      401 401     404      201    201   201    403      201   201"
 MEMBER_READ = "      401 401     404      404    200   200    200      200   200"
@@ -107,6 +108,32 @@ OUTWARD: dict[str, Row] = {
     f"DELETE {U}/egress/{{rule}}": row(OWN_CHANGE, owner="host", operators="host"),
 }
 
+# A run of hers is at work: what would end it is refused.
+OWN_BUSY = "         401 401     404      404    404   409    403      409   409"
+OPERATORS_BUSY = "   401 401     404      404    404   403    403      409   409"
+COPIES: dict[str, Row] = {
+    f"POST {U}/box/pause": row(OWN_BUSY, {}),
+    f"GET {U}/box/logs": row(OWN_READ),
+    f"POST {U}/box/resume": row(OWN_CHANGE, owner="box", operators="box"),
+    f"POST {U}/box/upgrade": row(LIMITS, operators="box"),
+    f"POST {U}/box/snapshots": row(OWN_MAKE, {}),
+    f"GET {U}/box/snapshots": row(OWN_CHANGE),
+    f"POST {U}/box/snapshots/{{snapshot}}/restore": row(OWN_BUSY, {}),
+    f"DELETE {U}/box/snapshots/{{snapshot}}": row(OWN_DELETE),
+    f"POST {U}/box/reset": row(OWN_BUSY, {}),
+    f"POST {U}/box/archive": row(OWN_BUSY, {}),
+    f"POST {U}/box/clone/{{to}}": row(
+        "        401 401     404      404    404   403    403      422   422", {"drain": -1.0}
+    ),
+    f"POST {U}/box/recover": row(OPERATORS_BUSY, {"action": "fsck"}),
+    f"GET {U}/box/export": row(LIMITS, operators="path"),
+}
+
+
+async def _copy_again(s: Scene) -> None:
+    taken = await s.engine.copies.snapshot(OPERATOR, "default", "alice")
+    s.names["snapshot"] = taken.snapshot.id
+
 
 async def _secret_again(s: Scene) -> None:
     """Also bound, at the host that only alice and operators may see."""
@@ -142,5 +169,7 @@ BEFORE: dict[str, Callable[[Scene], Awaitable[None]]] = {
     "DELETE /v1/egress/{rule}": _rule_again("", "", "for-all.test"),
     "DELETE /v1/tenants/{tenant}/egress/{rule}": _rule_again("default", "", "for-some.test"),
     f"DELETE {U}/egress/{{rule}}": _rule_again("default", "alice", ALICE["host"]),
+    f"DELETE {U}/box/snapshots/{{snapshot}}": _copy_again,
+    f"POST {U}/box/snapshots/{{snapshot}}/restore": _copy_again,
 }
 """What a cell needs that the one before it may have used up."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
+import signal
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from ringfence.host.kernel.boxes import BoxKind, Limits, Observed
-from ringfence.host.kernel.errors import BoxLost, NotFound
+from ringfence.host.kernel.errors import BoxLost, DiskFull, Failed, NotFound, Refused, Unavailable
 from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.images import HOST
+from ringfence.host.kernel.life.copies import Copied
+from ringfence.host.kernel.life.debris import Seen
+from ringfence.host.kernel.life.logs import Said
 from ringfence.host.kernel.ports import FileInfo, Sight
 from tests.support.fakes import FakeBox, World
 
@@ -27,7 +33,13 @@ class FakeDriver:
         self._world, self._digest, self._weak = world, digest, weak
 
     async def facts(self) -> dict[str, Any]:
-        return {"mode": "shared", "weak": list(self._weak), "guest_digest": self._digest, "installation": "i"}
+        return {
+            "mode": "shared",
+            "weak": list(self._weak),
+            "guest_digest": self._digest,
+            "installation": "i",
+            "image": "host:1",
+        }
 
     async def provision(self, box: BoxId, kind: BoxKind, limits: Limits | None = None) -> int:
         if box not in self._world.boxes:
@@ -36,8 +48,12 @@ class FakeDriver:
             self._world.boxes[box] = FakeBox(box, folder, 5000 + 8 * len(self._world.boxes), kind=kind)
         return self._world.boxes[box].uid
 
-    async def start(self, box: BoxId, limits: Limits) -> dict[str, Any]:
+    async def start(self, box: BoxId, limits: Limits, image: str = HOST) -> dict[str, Any]:
         found = self._world.box(box)
+        if image != HOST and image not in self._world.images.values():
+            raise Unavailable(f"there is no image {image} on this host", remedy="ringfence image build NAME")
+        if not found.running and image in self._world.broken_images:
+            raise Failed("the box did not start")
         began = time.monotonic()
         while time.monotonic() - began < self._world.start_seconds:  # which a test may end
             await asyncio.sleep(0.005)
@@ -45,17 +61,43 @@ class FakeDriver:
             raise self._world.fail_start.pop(0)
         if not found.running:
             found.running, found.starts, found.oom_kills = True, found.starts + 1, 0
-            found.guest, found.limits = f"{box}-{found.starts}", limits
+            found.guest, found.limits, found.image = f"{box}-{found.starts}", limits, image
+            found.awake.set()
         return found.identity
+
+    async def find_image(self, name: str) -> str:
+        if name in self._world.images.values():
+            return name
+        if name not in self._world.images:
+            raise NotFound(f"there is no image {name!r}", remedy="ringfence image ls")
+        return self._world.images[name]
 
     async def stop(self, box: BoxId) -> None:
         await self._world.kill_box(box)
 
     async def freeze(self, box: BoxId) -> None:
-        self._world.box(box)
+        if self._world.fail_freeze:
+            raise self._world.fail_freeze.pop(0)
+        found = self._running(box)
+        found.freezes += found.awake.is_set()
+        found.awake.clear()
+        self._signal(found, signal.SIGSTOP)
 
     async def thaw(self, box: BoxId) -> None:
-        self._world.box(box)
+        found = self._running(box)
+        found.awake.set()
+        self._signal(found, signal.SIGCONT)
+
+    def _signal(self, box: FakeBox, number: int) -> None:
+        for command in box.commands.values():
+            with suppress(ProcessLookupError):
+                os.killpg(command.process.pid, number)
+
+    def _running(self, box: BoxId) -> FakeBox:
+        found = self._world.box(box)
+        if not found.running:
+            raise Refused("the box does not run")
+        return found
 
     async def observe(self, box: BoxId) -> Sight:
         found = self._world.box(box)
@@ -68,6 +110,7 @@ class FakeDriver:
             memory_peak_bytes=900 << 20,
             memory_limit_bytes=found.limits.memory,
             oom_kills=found.oom_kills,
+            frozen=found.running and not found.awake.is_set(),
         )
 
     async def set_limits(self, box: BoxId, limits: Limits) -> None:
@@ -77,8 +120,21 @@ class FakeDriver:
         await self._world.kill_box(box)
         shutil.rmtree(self._world.boxes.pop(box).folder)
 
+    async def debris(self) -> Seen:
+        return Seen(list(self._world.left), frozenset(self._world.boxes))
+
+    async def clear(self, box: BoxId | None, kind: str) -> bool:
+        left = [each for each in self._world.left if (each.box, each.kind) == (box, kind)]
+        self._world.cleared += left
+        self._world.left = [each for each in self._world.left if each not in left]
+        return bool(left)
+
     async def running(self) -> list[BoxId]:
         return [box.id for box in self._world.boxes.values() if box.running]
+
+    async def said(self) -> list[Said]:
+        said, self._world.said = self._world.said, []
+        return said
 
     async def jails(self) -> list[BoxId]:
         return [box.id for box in self._world.boxes.values() if box.kind is BoxKind.SKILL]
@@ -86,20 +142,83 @@ class FakeDriver:
     async def dial(self, box: BoxId, identity: Mapping[str, Any]) -> int:
         self._world.dials += 1
         found = self._world.box(box)
+        if found.running and not found.awake.is_set():
+            raise BoxLost(f"box {box} stands still: it does not say hello")
         if not found.running or dict(identity) != found.identity:
             raise BoxLost(f"box {box} is gone")
         return os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+
+    @asynccontextmanager
+    async def pack(self, box: BoxId) -> AsyncIterator[FolderPacking]:
+        yield FolderPacking(self._world.box(box).folder)
+
+    @asynccontextmanager
+    async def unpack(self, box: BoxId, limits: Limits) -> AsyncIterator[FolderUnpacking]:
+        self._stopped(box)
+        beside = FolderUnpacking(limits)
+        yield beside
+        await self.reset(box, limits)
+        for name, data in beside.files.items():
+            (self._world.box(box).folder / name).write_bytes(data)
+
+    async def forget_copy(self, box: BoxId, limits: Limits) -> None:
+        self._world.box(box)
+
+    async def reset(self, box: BoxId, limits: Limits) -> None:
+        folder = self._stopped(box).folder
+        shutil.rmtree(folder)
+        folder.mkdir()
+
+    async def repair(self, box: BoxId, limits: Limits) -> str:
+        self._stopped(box)
+        return "nothing"
+
+    def _stopped(self, box: BoxId) -> FakeBox:
+        found = self._world.box(box)
+        if found.running:
+            raise Refused("the box runs", remedy="stop it first")
+        return found
 
     @asynccontextmanager
     async def files(self, box: BoxId) -> AsyncIterator[FolderFiles]:
         yield FolderFiles(self._world.box(box).folder)
 
 
+class FolderPacking:
+    """copies.Packing of the files that lie in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = {one.name: one.read_bytes().hex() for one in sorted(folder.iterdir()) if one.is_file()}
+
+    @property
+    def copied(self) -> Copied:
+        return Copied(len(self._files), sum(len(data) // 2 for data in self._files.values()))
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield json.dumps(self._files).encode()
+
+
+class FolderUnpacking:
+    """copies.Unpacking."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.files: dict[str, bytes] = {}
+
+    async def __call__(self, data: AsyncIterator[bytes]) -> Copied:
+        found = json.loads(b"".join([piece async for piece in data]))
+        self.files = {name: bytes.fromhex(text) for name, text in found.items()}
+        size = sum(map(len, self.files.values()))
+        if size > self._limits.disk:
+            raise DiskFull("more content than the disk of the box holds")
+        return Copied(len(self.files), size)
+
+
 class FolderFiles:
     """ports.BoxFiles over a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._cut = folder, False
 
     def _path(self, path: bytes) -> Path:
         found = self._folder / os.fsdecode(path)
@@ -123,6 +242,7 @@ class FolderFiles:
         with self._path(path).open("rb") as file:
             while piece := file.read(64 * 1024):
                 yield piece
+                self._whole()
 
     @asynccontextmanager
     async def fetch(self, path: bytes) -> AsyncIterator[tuple[FileInfo, AsyncIterator[bytes]]]:
@@ -130,7 +250,9 @@ class FolderFiles:
 
     async def put(self, path: bytes, data: AsyncIterator[bytes], mode: int) -> FileInfo:
         target = self._folder / os.fsdecode(path)
-        target.write_bytes(b"".join([chunk async for chunk in data]))
+        found = b"".join([chunk async for chunk in data])
+        self._whole()
+        target.write_bytes(found)
         target.chmod(mode)
         return self._info(target)
 
@@ -140,3 +262,10 @@ class FolderFiles:
     async def usage(self) -> tuple[int, int]:
         found = list(self._folder.iterdir())
         return sum(one.stat().st_size for one in found), len(found)
+
+    def cut(self) -> None:
+        self._cut = True
+
+    def _whole(self) -> None:
+        if self._cut:
+            raise Unavailable("the box's files helper has ended or does not answer")

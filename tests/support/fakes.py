@@ -17,6 +17,8 @@ from typing import Any, Literal
 from ringfence.host.kernel.boxes import BoxKind, Limits
 from ringfence.host.kernel.errors import BoxLost, NotFound, RingfenceError, Unavailable
 from ringfence.host.kernel.ids import BoxId, RunId
+from ringfence.host.kernel.life.debris import Left
+from ringfence.host.kernel.life.logs import Said
 from ringfence.host.kernel.ports import CommandSpec, GuestHello, LoopHost
 from ringfence.wire import messages as wire
 from tests.support.fake_commands import FakeCommand, GuestCommand, Tasks
@@ -52,6 +54,7 @@ class Loop:
         """Over the present wire; when it ends before the answer, again over the next one."""
         while True:
             link = await self.box.linked()
+            await self.box.awake.wait()
             # As with the real wire, what was asked goes on in the host when the loop or the wire is gone.
             asked = link.world.tasks.go(answered(link.host.ask(self.box.id, self.run, method, params)))
             ended = link.world.tasks.go(link.ended.wait())
@@ -92,7 +95,12 @@ class FakeBox:
     starts: int = 0
     guest: str = ""
     limits: Limits = field(default_factory=Limits)
+    image: str = ""  # that it was started with last
     oom_kills: int = 0
+    awake: asyncio.Event = field(default_factory=asyncio.Event)  # not set: every process of it stands still
+    pardoned: bool = False  # its wire owes no answer
+    pauses: dict[str, float] = field(default_factory=dict)  # that PID 1 was told of, in order: seconds
+    freezes: int = 0
     deaf: bool = False  # runs and does not say hello
     brittle: float | None = None  # seconds from a wire's hello to its end
     hung: bool = False  # takes a wire and says nothing at all
@@ -127,8 +135,14 @@ class World:
         self.tasks = Tasks()
         self.dials = 0
         self.digest = "d1"  # of the guest tree that boxes run
+        self.images: dict[str, str] = {}  # name -> id, of those that are on the host
+        self.broken_images: set[str] = set()  # ids on which no box comes up
         self.start_seconds = 0.0  # how long a start takes
         self.fail_start: list[RingfenceError] = []  # raised by the next starts
+        self.fail_freeze: list[RingfenceError] = []
+        self.said: list[Said] = []  # by boxes' PID 1
+        self.left: list[Left] = []  # behind on the host, and taken away
+        self.cleared: list[Left] = []
 
     def box(self, box: BoxId) -> FakeBox:
         if box not in self.boxes:
@@ -152,6 +166,7 @@ class World:
         """PID 1 killed: nothing of the box stays alive."""
         found = self.box(box)
         found.running = False
+        found.awake.set()
         commands, found.commands = list(found.commands.values()), {}
         loops, found.loops = list(found.loops.values()), {}
         found.reports.clear()
@@ -217,8 +232,14 @@ class FakeLink:
         if not self.alive:
             raise BoxLost(f"the wire of box {self.box.id} has ended")
 
-    async def spawn(self, key: str, spec: CommandSpec) -> FakeCommand:
+    async def _awake(self) -> None:
+        """What stands still answers nothing."""
         self._check()
+        await self.box.awake.wait()
+        self._check()
+
+    async def spawn(self, key: str, spec: CommandSpec) -> FakeCommand:
+        await self._awake()
         known = self.box.commands.get(key)
         if known is not None:
             return FakeCommand(self.box, key, known, attached=True)
@@ -238,7 +259,7 @@ class FakeLink:
         return FakeCommand(self.box, key, command, attached=False)
 
     async def start_run(self, start: Mapping[str, Any]) -> int:
-        self._check()
+        await self._awake()
         shape = dict(start)
         for name in ("messages", "steers"):
             shape[name] = [thread_message(message) for message in shape[name]]
@@ -286,6 +307,15 @@ class FakeLink:
         if loop is not None:
             loop.wound = seconds
             loop.winds += 1
+
+    def paused(self) -> None:
+        self.box.pardoned = True
+
+    async def resumed(self, pause: str, seconds: float) -> None:
+        self._check()
+        self.box.pardoned = False
+        self.box.pauses[pause] = max(seconds, self.box.pauses.get(pause, 0.0))
+        await self._awake()
 
     async def close(self) -> None:
         self.end()

@@ -20,6 +20,7 @@ from typing import Any
 
 from ringfence.bench import throwaway
 from ringfence.bench.throwaway import COMMAND, state_base
+from ringfence.host.kernel.life.states import CANNOT_FREEZE
 
 RINGFENCE = COMMAND
 __all__ = ["RINGFENCE", "Installation", "eventually", "installation", "of_uid", "state_base", "until_file"]
@@ -32,6 +33,10 @@ class Installation(throwaway.Installation):
         answer = result.json()
         assert isinstance(answer, dict)
         return answer
+
+    def freezes(self, user: str) -> bool:
+        """Whether their box can be paused on this host."""
+        return CANNOT_FREEZE.isdisjoint(self.box(user)["weak"])
 
     def say(self, user: str, thread: str, *lines: str, key: str | None = None) -> dict[str, Any]:
         words = ["say", "--as", user, "--thread", thread, "--json", *(["--key", key] if key else [])]

@@ -20,6 +20,7 @@ from typing import Any
 
 from ringfence.host.kernel.boxes import Limits
 from ringfence.host.kernel.ids import BoxId
+from ringfence.host.kernel.images import HOST
 from ringfence.host.store.store import open_store
 from tests.support.engine_rig import CONFIG, Numbers, RealClock, Rig
 from tests.support.fake_driver import FakeDriver
@@ -40,9 +41,9 @@ class NumbersOf(Numbers):
 class AnywhereDriver(FakeDriver):
     """Makes a box that another process of the installation has provisioned: these boxes are folders."""
 
-    async def start(self, box: BoxId, limits: Limits) -> dict[str, Any]:
+    async def start(self, box: BoxId, limits: Limits, image: str = HOST) -> dict[str, Any]:
         await self.provision(box, None, limits)  # type: ignore[arg-type]  # a folder has no kind
-        return await super().start(box, limits)
+        return await super().start(box, limits, image)
 
 
 class ProcessRig(Rig):

@@ -20,6 +20,8 @@ class BoxView:
     generation: int = 0
     driver: str = "double"
     image: str = "host"
+    image_wanted: str = ""
+    image_bound: str = "host"
     uid: int = 70001
     pids: int = 0
     memory_bytes: int = 0
@@ -41,6 +43,8 @@ class BoxView:
     injected: list[str] = field(default_factory=list)
     egress: dict[str, Any] = field(default_factory=dict)
     box: str = "abcdefghijklmnop"
+    rested_at: datetime | None = None
+    quarantine: str | None = None
 
 
 @dataclass
@@ -77,3 +81,38 @@ class BoxKeeper:
             raise Invalid(f"no such limit: {sorted(unknown)[0]!r}", remedy=f"one of {sorted(view.limits)}")
         view.limits.update(changes)
         return view
+
+
+@dataclass
+class LifeVerbs:
+    keeper: BoxKeeper
+
+    async def pause(self, actor: Actor, tenant: str, user: str, *, force: bool = False) -> BoxView:
+        view = await self.keeper.show(actor, tenant, user)
+        view.observed = view.desired = "paused"
+        return view
+
+    async def resume(self, actor: Actor, tenant: str, user: str) -> BoxView:
+        return await self.keeper.start(actor, tenant, user)
+
+    async def quarantine(self, actor: Actor, tenant: str, user: str, why: str) -> BoxView:
+        view = await self.keeper.show(actor, tenant, user)
+        view.quarantine = why
+        return view
+
+    async def release(self, actor: Actor, tenant: str, user: str) -> BoxView:
+        view = await self.keeper.show(actor, tenant, user)
+        view.quarantine = None
+        return view
+
+    async def upgrade(
+        self,
+        actor: Actor,
+        tenant: str,
+        user: str,
+        *,
+        force: bool = False,
+        drain: float = 0.0,
+        image: str | None = None,
+    ) -> tuple[BoxView, list[str]]:
+        return await self.keeper.show(actor, tenant, user), []

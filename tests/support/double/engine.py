@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,16 +12,21 @@ from ringfence.host.kernel.audit import GENESIS, AuditRow, Lane
 from ringfence.host.kernel.audit_check import Finding, Report, Wrong
 from ringfence.host.kernel.errors import Refused
 from ringfence.host.kernel.ids import TenantId
+from ringfence.host.kernel.life.backups import Wish
 from ringfence.host.kernel.people import Actor, Tenant
 from tests.support.double.agent import Agent
-from tests.support.double.boxes import BoxKeeper
+from tests.support.double.boxes import BoxKeeper, LifeVerbs
 from tests.support.double.commands import Commands
+from tests.support.double.copies import Copies
+from tests.support.double.debris import Debris
 from tests.support.double.files import Files
 from tests.support.double.gates import Gates, Holds
+from tests.support.double.logs import LogReader
 from tests.support.double.outward import EgressKeeper, EgressLog, Secrets, VaultKeeper
 from tests.support.double.people import People
 from tests.support.double.runs import Runs
 from tests.support.double.threads import Threads
+from tests.support.double.usage import Exports, UsageReports
 from tests.support.double.world import World, now
 
 
@@ -58,6 +63,17 @@ class Audits:
             raise Refused("only an operator may do this: audit.read", remedy="ask one")
 
 
+class Backups:
+    async def create(self, actor: Actor, wish: Wish) -> AsyncGenerator[bytes, None]:
+        if not actor.operator:
+            raise Refused("only an operator may do this: backup", remedy="ask one")
+
+        async def parts() -> AsyncGenerator[bytes, None]:
+            yield b"a backup"
+
+        return parts()
+
+
 @dataclass
 class Health:
     world: World
@@ -83,6 +99,8 @@ class Engine:
         self.world = world
         self.people = People(world)
         self.boxes = BoxKeeper(world)
+        self.logs = LogReader(self.boxes)
+        self.life, self.copies = LifeVerbs(self.boxes), Copies(self.boxes)
         self.commands = Commands(world, self.boxes)
         self.files = Files(world)
         self.agent = Agent(world)
@@ -90,7 +108,8 @@ class Engine:
         self.gates, self.holds = Gates(), Holds()
         self.runs = Runs(self.agent)
         self.health = Health(world)
-        self.audits = Audits()
+        self.audits, self.debris, self.backups = Audits(), Debris(), Backups()
+        self.usage, self.exports = UsageReports(world), Exports(world)
         self.secrets, self.vault = Secrets(), VaultKeeper()
         self.egress, self.egress_log = EgressKeeper(), EgressLog()
 

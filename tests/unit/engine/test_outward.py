@@ -33,6 +33,10 @@ class Egress:
         await self.may.wait()
         self.is_open = True
 
+    async def suspend(self, *_: Any) -> None:
+        self.is_open = False
+
+    async def close(self, *_: Any) -> None: ...
     async def begin(self, who: Any) -> Any:
         if not self.is_open:
             raise Unavailable("the way out is not open")
@@ -106,3 +110,25 @@ async def test_a_box_that_has_none_keeps_nobody(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(outward, "OPENED_SECONDS", 0.01)
     with pytest.raises(Unavailable, match="does not open"):
         await out.equipped(BOX, "r/1", SPEC)
+
+
+@pytest.mark.parametrize("ends", ["opened", "closed"])
+async def test_it_waits_while_its_box_stands_still(ends: str) -> None:
+    egress = Egress()
+    egress.may.set()
+    out = _made(egress)
+    await out.paused(BOX)  # it is not open yet: nothing is suspended, and nobody is to wait
+    assert (await out.equipped(BOX, "r/0", SPEC)).env == {}
+    await out.opened(_box(), (), fresh=False)
+    await out.paused(BOX)
+    assert not egress.is_open
+    command = asyncio.create_task(out.equipped(BOX, "r/1", SPEC))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not command.done()
+    if ends == "opened":
+        await out.opened(_box(), (), fresh=False)
+        assert (await command).env == {"HTTPS_PROXY": b"http://127.0.0.1:200"}
+    else:
+        await out.closed(BOX)
+        assert (await command).env == {}

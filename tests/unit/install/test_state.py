@@ -117,7 +117,7 @@ def test_the_tree_is_made_once_and_mended(base: Path) -> None:
     state.make_master_key(layout, ME)
     modes = {p.name: p.stat().st_mode & 0o7777 for p in layout.home.iterdir()}
     assert modes == {
-        "db": 0o700, "vault": 0o700, "run": 0o750, "boxes": 0o711, "spawner": 0o700, "runtime": 0o755,
+        "db": 0o700, "vault": 0o700, "snapshots": 0o700, "logs": 0o700, "run": 0o750, "boxes": 0o711, "spawner": 0o700, "runtime": 0o755,
         "installation.json": 0o644,
     }  # fmt: skip
     assert layout.home.stat().st_mode & 0o7777 == 0o711

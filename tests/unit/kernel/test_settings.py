@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from ringfence.host.kernel.boxes import Limits, LimitsAll, Rates
 from ringfence.host.kernel.errors import Invalid
+from ringfence.host.kernel.life.rests import Rests
 from ringfence.host.kernel.models.usage import BudgetLimits
 from ringfence.host.kernel.retention import Keep
 from ringfence.host.kernel.settings import ACCEPT, Settings
 from ringfence.host.kernel.settings_egress import EgressSettings
 from ringfence.host.kernel.settings_file import KEYS, LIMIT_BOUNDS, override, parse
+from ringfence.host.kernel.settings_life import Boxes
 from ringfence.host.kernel.settings_text import as_markdown, as_toml, values
 from ringfence.host.kernel.sizes import parse_size, size_text
 from ringfence.host.kernel.vault_keys import VaultKeys
@@ -201,6 +203,8 @@ def test_one_table_knows_every_setting() -> None:
         "limits_all",
         "model_budget",
         "rates",
+        "rest",
+        "boxes",
         "retention",
         "vault",
         "handed",
@@ -216,7 +220,9 @@ def test_one_table_knows_every_setting() -> None:
         "limits.": Limits,
         "limits_all.": LimitsAll,
         "model_budget.": BudgetLimits,
+        "boxes.": Boxes,
         "rates.": Rates,
+        "rest.": Rests,
         "retention.": Keep,
         "vault.": VaultKeys,
     }

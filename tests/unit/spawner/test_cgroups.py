@@ -109,6 +109,21 @@ def test_what_is_used(tree: Path) -> None:
     assert cgroups(tree).usage(BOX) == Usage(pids=7, memory=4096, peak=0, limit=1000, oom_kills=2)  # memory.peak: 5.19
 
 
+def test_cpu_time_is_read_where_a_host_has_it(tree: Path) -> None:
+    box = tree / BOX
+    assert cgroups(tree).usage(BOX).cpu_usec == 0
+    (box / "cpu.stat").write_text("usage_usec 1234567\nuser_usec 1\nsystem_usec 2\n")
+    assert cgroups(tree).usage(BOX).cpu_usec == 1234567
+    alone = Cgroups(
+        "v1", (Hierarchy(1, frozenset({"cpu"}), str(tree)), Hierarchy(1, frozenset({"pids"}), f"{tree}/none"))
+    )
+    assert alone.usage(BOX).cpu_usec == 0
+    (box / "cpuacct.usage").write_text("5678901234\n")  # nanoseconds
+    assert alone.usage(BOX).cpu_usec == 5678901
+    beside = Cgroups("v1", (Hierarchy(1, frozenset({"cpu"}), str(tree)), Hierarchy(2, frozenset(), str(tree))))
+    assert beside.usage(BOX).cpu_usec == 1234567, "the unified tree, which has all of them"
+
+
 def test_a_box_without_room_among_all_processes(tree: Path) -> None:
     made = cgroups(tree)
     (tree / "pids.max").write_text("max\n")

@@ -158,9 +158,12 @@ def test_limits_that_cgroups_cannot_hold_must_be_accepted(tmp_path: Path) -> Non
         parent.mkdir()
         whole = Cgroups("v2", (Hierarchy(version, frozenset({"memory", "pids", "cpu"}), str(parent)),))
         part = Cgroups("v2", (Hierarchy(version, frozenset({"memory", "pids"}), str(parent)),))
-        assert whole.lacks(swap=True) == ["no-swap-limit"] and whole.lacks(swap=False) == []
+        freezer = ["no-freezer"] if version == 1 else []  # neither the unified tree nor the controller
+        assert whole.lacks(swap=True) == ["no-swap-limit", *freezer] and whole.lacks(swap=False) == freezer
         (parent / swap).write_text("0")
-        assert whole.lacks(swap=True) == [] and part.lacks(swap=True) == ["no-cpu-limit"]
+        assert whole.lacks(swap=True) == freezer and part.lacks(swap=True) == ["no-cpu-limit", *freezer]
+    by_controller = Hierarchy(1, frozenset({"memory", "pids", "cpu", "freezer"}), str(tmp_path / "1"))
+    assert Cgroups("v1", (by_controller,)).lacks(swap=False) == []
     assert Cgroups("none", ()).lacks(swap=True) == []  # no-cgroup says it all
     for name in ("no-cpu-limit", "no-swap-limit"):
         weaknesses.refuse_unaccepted((name,), frozenset({name}))

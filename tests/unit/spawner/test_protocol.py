@@ -20,6 +20,9 @@ REQUESTS: list[Request] = [
     protocol.Greet(1),
     protocol.Provision(BOX, "home"),
     protocol.Start(BOX, Limits()),
+    protocol.Start(BOX, Limits(), f"tree:{'0' * 32}"),
+    protocol.FindImage("debian"),
+    protocol.FindImage(f"tree:{'a' * 32}"),
     protocol.Stop(BOX),
     protocol.Freeze(BOX),
     protocol.Thaw(BOX),
@@ -33,6 +36,10 @@ REQUESTS: list[Request] = [
     protocol.Worker(BOX),
     protocol.EndWorker(BOX),
     protocol.Trust(BOX, CERTIFICATE),
+    protocol.Debris(),
+    protocol.Debris(BOX),
+    protocol.Clear(BOX, "cgroup"),
+    protocol.Clear("", "processes"),
 ]
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -55,7 +62,9 @@ def test_any_bytes(data: bytes) -> None:
 
 @given(
     st.sampled_from(REQUESTS),
-    st.sampled_from(["id", "op", "box", "limits", "kind", "version", "uid", "port", "certificate"]),
+    st.sampled_from(
+        ["id", "op", "box", "limits", "kind", "version", "uid", "port", "certificate", "debris", "after", "image"]
+    ),
     values,
 )
 @settings(max_examples=1000)
@@ -97,7 +106,7 @@ def test_limits_outside_the_bounds(name: str) -> None:
     for wrong in (low - 1, high + 1, float(low), True, None, str(low)):
         limits = asdict(Limits()) | {name: wrong}
         with pytest.raises(BadRequest, match=name):
-            parse_request(json.dumps({"id": 1, "op": "start", "box": BOX, "limits": limits}).encode())
+            parse_request(json.dumps({"id": 1, "op": "start", "box": BOX, "limits": limits, "image": "host"}).encode())
 
 
 @pytest.mark.parametrize("data", [b"[" * 60_000, b'{"a":' * 12_000, b"9" * 60_000, b" " * 70_000], ids=len)

@@ -63,3 +63,14 @@ def test_names_are_bounded_and_clean() -> None:
     traffic.add("b1", "x" * 100_000 + "\0", "al\udcfflow", 1, 1)
     [entry] = traffic.newest(1)
     assert (len(entry["host"]), entry["verdict"]) == (255, "al\ufffdlow")
+
+
+def test_what_was_carried_is_told_once_whatever_else_is_forgotten() -> None:
+    traffic = Traffic(HandClock())
+    for number in range(3 * RING):
+        traffic.add(f"b{number % 2}", f"h{number}.test", "allow", 2, 3)
+    half = 3 * RING // 2
+    assert traffic.carried() == {"b0": (2 * half, 3 * half), "b1": (2 * half, 3 * half)}
+    assert traffic.carried() == {}
+    traffic.add("b1", "h.test", "allow", 1, 0)
+    assert traffic.carried() == {"b1": (1, 0)}
