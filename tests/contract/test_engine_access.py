@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ringfence.host.kernel.errors import (
     TooLarge,
     Unauthenticated,
 )
+from ringfence.host.kernel.life.copies import How
 from ringfence.host.kernel.people import Actor
 from tests.support.engine_rig import OPERATOR, Rig, rig
 from tests.support.store import newest
@@ -114,6 +116,31 @@ async def test_operators_acts_on_others_are_recorded(tmp_path: Path) -> None:
         actions = sorted(row["action"] for row in await newest(r.store.audit, 100))
         assert actions.count("box.start") == 1
         assert actions.count("box.limits") == 1
+
+
+async def test_the_row_of_an_operators_act_says_which_it_was_and_why(tmp_path: Path) -> None:
+    """One permission is for several acts: a resume and an archive, a quarantine and its end."""
+    async with rig(tmp_path) as r:
+        await r.exec("alice", "true")
+        verbs, copies = r.engine.life, r.engine.copies
+        of = (OPERATOR, "default", "alice")
+        await verbs.pause(*of, force=True)
+        await verbs.resume(*of)
+        await verbs.quarantine(*of, "mining")
+        await verbs.release(*of)
+        for act in (copies.reset(*of, How(keep=False)), copies.recover(*of, "fsck", How())):
+            with suppress(RingfenceError):  # the row is there before it is done
+                await act
+        rows = [(row["action"], row["details"]) for row in await newest(r.store.audit, 100)]
+        asked = {"force": False, "drain": 0.0}
+        assert [row for row in rows if row[0].startswith("box.") and row[0] != "box.see"] == [
+            ("box.pause", {"verb": "pause", "force": True}),
+            ("box.pause", {"verb": "resume"}),
+            ("box.quarantine", {"verb": "quarantine", "reason": "mining"}),
+            ("box.quarantine", {"verb": "release"}),
+            ("box.tree", {"verb": "reset", "keep_files": False, "keep": False, **asked}),
+            ("box.recover", {"verb": "fsck", "keep": True, **asked}),
+        ]
 
 
 async def test_what_only_operators_may(tmp_path: Path) -> None:

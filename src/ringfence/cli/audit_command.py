@@ -148,5 +148,7 @@ def _who(row: dict[str, Any]) -> str:
 
 
 def _what(row: dict[str, Any]) -> str:
-    """The action; of an outcome what it was, and of which intent."""
-    return f"{row['details'].get('outcome')} of {row['ref']}" if row["ref"] else str(row["action"])
+    """The action, with the verb where one permission is for several; of an outcome what it was, and of which intent."""
+    if row["ref"]:
+        return f"{row['details'].get('outcome')} of {row['ref']}"
+    return " ".join(str(word) for word in (row["action"], row["details"].get("verb")) if word)

@@ -130,7 +130,7 @@ class BoxKeeper:
         Refused: a disk image that would shrink; Conflict: one that grows in a stopped box only. Nothing changes then."""
         for name, value in changes.items():
             _check_limit(name, value)
-        target = await self._doors.user(Action.BOX_LIMITS, actor, tenant, user)
+        target = await self._doors.user(Action.BOX_LIMITS, actor, tenant, user, changes)
         box = await self._home(target)
         async with self._links.slot(box.id).hold("its limits are being set"):
             box = await self._parts.store.boxes.get(box.id)

@@ -35,8 +35,10 @@ class Doors:
         """Before anything is looked up for the actor. Unauthenticated: it is not who this connection showed."""
         self.seals.check(actor)
 
-    async def user(self, action: Action, actor: Actor, tenant: str, name: str) -> User:
-        """The user, or NotFound / Refused."""
+    async def user(
+        self, action: Action, actor: Actor, tenant: str, name: str, details: Mapping[str, Any] | None = None
+    ) -> User:
+        """The user, or NotFound / Refused. `details`: of the audit row, when the act is recorded."""
         self.proven(actor)
         own = actor.user
         if own is not None and own.tenant_name == tenant and own.name == name:
@@ -51,7 +53,7 @@ class Doors:
         verdict = decide(action, actor, towards_user(actor, target))
         if verdict.answer is Answer.HIDE:
             raise no_user(tenant, name)
-        await self._pass(verdict, action, actor, f"user:{target.id}")
+        await self._pass(verdict, action, actor, f"user:{target.id}", details)
         return target
 
     async def tenant(self, action: Action, actor: Actor, name: str) -> Tenant:

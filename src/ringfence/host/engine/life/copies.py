@@ -12,7 +12,8 @@ from __future__ import annotations
 import builtins
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ringfence.host.engine.boxes import BoxKeeper, BoxView
 from ringfence.host.engine.bringup import BringUp
@@ -32,6 +33,7 @@ from ringfence.host.kernel.life.copies import CopyKind, How, Snapshot, is_name
 from ringfence.host.kernel.life.states import Verb, check_quarantine, step
 from ringfence.host.kernel.people import Actor
 
+MOST_NAME = 64  # characters of a name that somebody gave, in the audit
 AHEAD = 16  # pieces of an export that are made before somebody takes them: 4 MiB
 
 
@@ -90,7 +92,7 @@ class Copies:
         """A running box stands still meanwhile. Conflict: it has no files yet, a copy of that name is there, too many are kept; or it
         would have to be stopped and is at work. DiskFull."""
         _check_name(name)
-        box = await self._of(Action.BOX_SNAPSHOT, actor, tenant, user)
+        box = await self._of(Action.BOX_SNAPSHOT, actor, tenant, user, {"verb": "make", "name": name, "force": force})
         async with self._standing.under(box, Verb.SNAPSHOT), self._standing.still(box, force=force):
             box = await self._parts.store.boxes.get(box.id)
             copy, copied = await self._shelving.copy(box, CopyKind.ASKED, name)
@@ -98,11 +100,12 @@ class Copies:
 
     async def list(self, actor: Actor, tenant: str, user: str) -> builtins.list[Snapshot]:
         """Oldest first."""
-        target = await self._doors.user(Action.BOX_SNAPSHOT, actor, tenant, user)
+        target = await self._doors.user(Action.BOX_SNAPSHOT, actor, tenant, user, {"verb": "list"})
         return await self._parts.store.snapshots.of(target.id)
 
     async def remove(self, actor: Actor, tenant: str, user: str, wanted: str) -> None:
-        target = await self._doors.user(Action.BOX_SNAPSHOT, actor, tenant, user)
+        told = {"verb": "remove", "copy": wanted[:MOST_NAME]}
+        target = await self._doors.user(Action.BOX_SNAPSHOT, actor, tenant, user, told)
         check_quarantine(await home_of(self._parts, target), operator=actor.operator)
         copy = await self._parts.store.snapshots.find(target.id, wanted)
         await self._shelving.remove(copy.id)
@@ -110,7 +113,8 @@ class Copies:
     async def restore(self, actor: Actor, tenant: str, user: str, wanted: str, how: How) -> Changed:
         """The box is left stopped, with the tree of the copy. Refused: something in the archive is not to be had. DiskFull: it is more
         than the box may have now. Conflict. The tree of before stays as it is then."""
-        target = await self._doors.user(Action.BOX_TREE, actor, tenant, user)
+        told = {"verb": "restore", "copy": wanted[:MOST_NAME], **asdict(how)}
+        target = await self._doors.user(Action.BOX_TREE, actor, tenant, user, told)
         box = await home_of(self._parts, target)
         step(box, Verb.RESTORE)
         copy = await self._parts.store.snapshots.find(target.id, wanted)
@@ -126,8 +130,9 @@ class Copies:
     async def clone(self, actor: Actor, tenant: str, user: str, to: str, wanted: str | None, how: How) -> Changed:
         """The tree of one user's box, or of a copy of it, in the place of another's: an operator's. The other box keeps its id, its
         machine-id, its name and its secrets, none of which are in a tree."""
-        target = await self._doors.user(Action.BOX_CLONE, actor, tenant, user)
-        other = await self._doors.user(Action.BOX_CLONE, actor, tenant, to)
+        told = {"from": user[:MOST_NAME], "to": to[:MOST_NAME], "copy": (wanted or "")[:MOST_NAME], **asdict(how)}
+        target = await self._doors.user(Action.BOX_CLONE, actor, tenant, user, told)
+        other = await self._doors.user(Action.BOX_CLONE, actor, tenant, to, told)
         if target.id == other.id:
             raise Invalid("a box is no clone of itself", remedy="ringfence box restore U S")
         source, box = await home_of(self._parts, target), await home_of(self._parts, other)
@@ -148,7 +153,8 @@ class Copies:
     async def reset(self, actor: Actor, tenant: str, user: str, how: How, *, keep_files: bool = False) -> Changed:
         """Left stopped: with an empty tree, or `keep_files`, with home and workspace as they are; processes, /tmp and /run go in
         either case."""
-        box, copy = await self._of(Action.BOX_TREE, actor, tenant, user), None
+        told = {"verb": "reset", "keep_files": keep_files, **asdict(how)}
+        box, copy = await self._of(Action.BOX_TREE, actor, tenant, user, told), None
         async with self._down(box, Verb.RESET, how) as box:
             if not keep_files:
                 async with self._before(box, how) as before:
@@ -162,13 +168,14 @@ class Copies:
 
     async def archive(self, actor: Actor, tenant: str, user: str, how: How) -> BoxView:
         """Stopped, and its tree packed, until its next start. Idempotent."""
-        box = await self._of(Action.BOX_PAUSE, actor, tenant, user)
+        box = await self._of(Action.BOX_PAUSE, actor, tenant, user, {"verb": "archive", **asdict(how)})
         await self._archives.put_away(box.id, force=how.force, drain=how.drain)
         return await self._keeper.show(actor, tenant, user)
 
     async def recover(self, actor: Actor, tenant: str, user: str, action: str, how: How) -> tuple[BoxView, Mended]:
         """`fsck` or `free-space`. Left stopped."""
-        box = await self._of(Action.BOX_RECOVER, actor, tenant, user)
+        told = {"verb": action[:MOST_NAME], **asdict(how)}
+        box = await self._of(Action.BOX_RECOVER, actor, tenant, user, told)
         work = self._mending.of(action)
         async with self._down(box, Verb.RECOVER, how) as box:
             mended = await work(box)
@@ -182,7 +189,7 @@ class Copies:
 
     @asynccontextmanager
     async def _export(self, actor: Actor, tenant: str, user: str, force: bool) -> AsyncIterator[AsyncIterator[bytes]]:
-        box = await self._of(Action.BOX_RECOVER, actor, tenant, user)
+        box = await self._of(Action.BOX_RECOVER, actor, tenant, user, {"verb": "export", "force": force})
         ahead = Ahead(self._crew, "export", parts=AHEAD, least=LEAST)
         async with aclosing(ahead.of(self._exported(box, force))) as content:
             yield await begun(content)
@@ -250,8 +257,9 @@ class Copies:
         if before.copy is not None:
             await self._shelving.drop_older(box, before.copy)
 
-    async def _of(self, action: Action, actor: Actor, tenant: str, user: str) -> Box:
-        box = await home_of(self._parts, await self._doors.user(action, actor, tenant, user))
+    async def _of(self, action: Action, actor: Actor, tenant: str, user: str, told: Mapping[str, Any]) -> Box:
+        """`told`: in the audit, so that it says which act it was; one permission is for several."""
+        box = await home_of(self._parts, await self._doors.user(action, actor, tenant, user, told))
         check_quarantine(box, operator=actor.operator)
         return box
 

@@ -49,7 +49,7 @@ class LifeVerbs:
     async def pause(self, actor: Actor, tenant: str, user: str, *, force: bool = False) -> BoxView:
         """Idempotent. Conflict: it does not run, or a run is at work in it and it is not forced. Unavailable: this host cannot
         freeze."""
-        target, box = await self._found(Action.BOX_PAUSE, actor, tenant, user)
+        target, box = await self._found(Action.BOX_PAUSE, actor, tenant, user, verb="pause", force=force)
         try:
             paused = await self._resting.pause(box.id, force=force)
         except Unavailable as error:
@@ -59,7 +59,7 @@ class LifeVerbs:
 
     async def resume(self, actor: Actor, tenant: str, user: str) -> BoxView:
         """Idempotent. Conflict: it is neither paused nor running; its next start makes the same box of it."""
-        target, box = await self._found(Action.BOX_PAUSE, actor, tenant, user)
+        target, box = await self._found(Action.BOX_PAUSE, actor, tenant, user, verb="resume")
         step(box, Verb.RESUME)
         await self._bringup.ensure(box.id)
         self._wake()
@@ -71,7 +71,7 @@ class LifeVerbs:
         it, and what ran does so still, for something else is being done with it: to be asked again."""
         if not why.strip() or len(why) > MAX_REASON or not why.isprintable():
             raise Invalid("a quarantine has a reason", remedy=f"one line of at most {MAX_REASON} characters: --reason")
-        box = await self._of(Action.BOX_QUARANTINE, actor, tenant, user)
+        box = await self._of(Action.BOX_QUARANTINE, actor, tenant, user, verb="quarantine", reason=why.strip())
         slot = self._bringup.slot(box.id)
         await self._parts.store.boxes.quarantine(
             box.id, why.strip()
@@ -85,7 +85,7 @@ class LifeVerbs:
 
     async def release(self, actor: Actor, tenant: str, user: str) -> BoxView:
         """What was frozen stays paused, and is resumed by its next use. Idempotent."""
-        box = await self._of(Action.BOX_QUARANTINE, actor, tenant, user)
+        box = await self._of(Action.BOX_QUARANTINE, actor, tenant, user, verb="release")
         await self._parts.store.boxes.quarantine(box.id, None)
         self._bringup.slot(box.id).quarantined = False
         self._parts.logs.tell(box.id, Source.LIFE, "released from quarantine")
@@ -107,7 +107,7 @@ class LifeVerbs:
         which it is to have from now on; None: what its image's name stands for now. Failed: it does not come up with that, and has
         what it had."""
         check_drain(drain)
-        box = await self._of(Action.BOX_UPGRADE, actor, tenant, user)
+        box = await self._of(Action.BOX_UPGRADE, actor, tenant, user, image=image or "", force=force, drain=drain)
         step(box, Verb.UPGRADE)
         self._parts.facts.update(await self._parts.driver.facts())
         choice = await self._bringup.images.chosen(box, image)
@@ -178,11 +178,14 @@ class LifeVerbs:
                 self._log.warning("box %s cannot stand still and is stopped: %s", box.id, error)
                 await self._bringup.down_locked(slot, Desired.STOPPED)
 
-    async def _of(self, action: Action, actor: Actor, tenant: str, user: str) -> Box:
-        return (await self._found(action, actor, tenant, user))[1]
+    async def _of(self, action: Action, actor: Actor, tenant: str, user: str, **details: str | float) -> Box:
+        return (await self._found(action, actor, tenant, user, **details))[1]
 
-    async def _found(self, action: Action, actor: Actor, tenant: str, user: str) -> tuple[User, Box]:
-        target = await self._doors.user(action, actor, tenant, user)
+    async def _found(
+        self, action: Action, actor: Actor, tenant: str, user: str, **details: str | float
+    ) -> tuple[User, Box]:
+        """`details`: of the audit row, so that it says which act it was; one permission is for several."""
+        target = await self._doors.user(action, actor, tenant, user, details)
         box = await home_of(self._parts, target)
         check_quarantine(box, operator=actor.operator)
         return target, box
