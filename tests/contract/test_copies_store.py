@@ -121,6 +121,16 @@ async def test_one_byte_that_is_another_is_seen_before_anything_is_given_out(she
         await read(shelf, A, kept.digest)
 
 
+async def test_a_pipe_in_its_place_keeps_nobody_waiting(shelf: FileShelf, tmp_path: Path) -> None:
+    kept = await shelf.keep(A, pieces(b"a" * 100_000))
+    (path,) = (tmp_path / "snapshots").iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    async with asyncio.timeout(5):
+        with pytest.raises(Failed, match="is no regular file"):
+            await shelf.check(A, kept.digest)
+
+
 async def test_an_error_of_the_source_leaves_nothing(shelf: FileShelf) -> None:
     with pytest.raises(DiskFull, match="of the source"):
         await shelf.keep(A, pieces(b"x" * 100_000, error=DiskFull("of the source")))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ringfence.host.kernel.life.copies import How
 from ringfence.host.kernel.runs import RunState
 from ringfence.host.kernel.threads import TurnState
 from tests.support.engine_rig import OPERATOR, Rig, eventually
-from tests.support.life_rig import Gate, put, scene
+from tests.support.life_rig import Gate, got, put, scene
 
 Asked = Callable[[Rig, Any, str], Awaitable[Any]]
 
@@ -189,3 +189,29 @@ async def test_a_box_that_comes_into_quarantine_while_it_is_copied_stands_still_
         await r.engine.life.release(OPERATOR, "default", "alice")
         assert (await r.exec("alice", "true")).code == 0
         assert (woken, box.starts) == ([box.id], 1)
+
+
+async def test_a_box_that_comes_into_quarantine_while_it_is_unpacked_is_not_started(tmp_path: Path) -> None:
+    async with scene(tmp_path) as (r, shelf):
+        await put(r, "kept", b"hers")
+        await r.engine.copies.archive(OPERATOR, "default", "alice", How())
+        box, gate, read = r.box("alice"), Gate(), shelf.read
+
+        async def slowly(copy: str, digest: str) -> AsyncGenerator[bytes, None]:
+            await gate.pass_by()
+            async with aclosing(read(copy, digest)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+        shelf.read = slowly  # type: ignore[method-assign]
+        starts, starting = box.starts, asyncio.create_task(r.exec("alice", "true"))
+        await gate.reached.wait()
+        isolating = asyncio.create_task(r.engine.life.quarantine(OPERATOR, "default", "alice", "odd"))
+        await eventually(lambda: r.engine._links.slot(box.id).quarantined)
+        gate.open.set()
+        with pytest.raises(Refused, match="quarantine"):
+            await starting
+        await isolating
+        assert box.starts == starts
+        await r.engine.life.release(OPERATOR, "default", "alice")
+        assert await got(r, "kept") == b"hers"

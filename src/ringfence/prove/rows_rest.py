@@ -119,7 +119,7 @@ def _asked(stage: Stage, user: str, verb: str) -> str:
             else:
                 getattr(client, f"{verb}_box")(user)
         except ApiError as error:
-            return "" if error.code in REFUSALS else str(error.code)
+            return "" if error.code in REFUSALS else f"{error.code}: {error.message[:100]}"
     return ""
 
 

@@ -13,7 +13,7 @@ import signal
 
 from ringfence.spawner import disk_kind, drop, superblock
 from ringfence.spawner.children import Children
-from ringfence.spawner.errors import Failed, Unavailable
+from ringfence.spawner.errors import NEW_FILES, Failed, Unavailable
 from ringfence.spawner.protocol import Limits
 from ringfence.spawner.superblock import BLOCK
 from ringfence.spawner.tasks import Steps
@@ -88,7 +88,7 @@ def check(children: Children, image: int) -> Steps[str]:
         status = yield from _run(children, image, ["e2fsck", "-f", "-y", _IMAGE])
     if status not in _CHECKED:
         text = f"e2fsck cannot mend the box's disk image: exit {status}"
-        raise Failed(text, "restore a copy: ringfence box snapshots USER; or begin anew: ringfence box reset USER")
+        raise Failed(text, NEW_FILES)
     return "mended"
 
 

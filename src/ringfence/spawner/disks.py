@@ -80,7 +80,7 @@ class Disks:
         except OSError as error:
             text = f"the box's disk image cannot be mounted: {error.strerror}"
             self._problems[os.fstat(box).st_ino] = text
-            raise Failed(text, f"e2fsck -f {IMAGE}, in the box's directory of the state") from error
+            raise Failed(text, "check it, and mend what is wrong: ringfence box recover USER --fsck") from error
         self.forget(box)
 
     def forget(self, box: int) -> None:

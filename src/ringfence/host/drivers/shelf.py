@@ -13,6 +13,7 @@ import errno
 import hashlib
 import os
 import re
+import stat
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -149,7 +150,14 @@ class FileShelf:
         """Its file, open, which is what was kept; and how it is packed."""
         path, packed_by = await _thread(self._find, copy)
         try:
-            async with _opened(path, os.O_RDONLY | os.O_NOFOLLOW) as fd:
+            async with _opened(
+                path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            ) as fd:  # a FIFO would wait for a writer
+                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                    raise Failed(
+                        f"the file of copy {copy} is no regular file",
+                        remedy="take another copy: ringfence box snapshots U",
+                    )
                 if await _digest(fd) != digest:
                     raise Failed(
                         f"the file of copy {copy} is not what was kept: its digest is another",

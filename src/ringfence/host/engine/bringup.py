@@ -208,6 +208,7 @@ class BringUp:
     async def _started_up(self, slot: Slot, box: Box) -> Link:
         store, driver = self._parts.store, self._parts.driver
         box = await self.images.bound(await self.ready(box))
+        step(box, Verb.START)  # unpacking may take minutes, and it may have come into quarantine meanwhile
         uid = box.uid or await driver.provision(box.id, box.kind, box.limits)
         await self._outward.before(box)
         identity = await self._started(box)
