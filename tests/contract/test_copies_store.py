@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -204,33 +205,38 @@ async def test_who_is_cancelled_while_he_writes_writes_into_no_other_file(tmp_pa
             os.close(fd)
 
 
-async def test_who_is_cancelled_while_a_file_is_opened_leaves_none_open(shelf: FileShelf, tmp_path: Path) -> None:
-    """A FIFO that nobody writes to is opened by nobody for reading."""
+async def test_who_is_cancelled_while_a_file_is_opened_leaves_none_open(
+    shelf: FileShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its volume is slow: it is open by the time that nobody wants it any more."""
     path = tmp_path / "snapshots" / f"{A}.tar.gz"
-    os.mkfifo(path)
+    path.touch()
+    reached, go_on, open_ = threading.Event(), threading.Event(), os.open
+
+    def slowly(place: Any, *more: Any, **named: Any) -> int:
+        fd = open_(place, *more, **named)
+        if place == path:
+            reached.set()
+            go_on.wait(30)
+        return fd
+
+    monkeypatch.setattr(os, "open", slowly)
     reading = asyncio.ensure_future(anext(shelf.read(A, "d" * 64)))
-    await eventually(lambda: [name for name in working() if "_open" in name], "it is being opened")
+    await eventually(reached.is_set, "it is being opened")
     reading.cancel()
     await turns()
-    found: list[int] = []
-
-    def let_go() -> bool:
-        with suppress(OSError):  # the thread has not come to it yet
-            found.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-        return bool(found) and reading.done() and not opened_by_us(path, but=found)
-
-    try:
-        await eventually(let_go, "it was opened, and is closed", seconds=10.0)
-    finally:
-        for fd in found:
-            os.close(fd)
+    assert opened_by_us(path) and not reading.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert not opened_by_us(path)
 
 
-def opened_by_us(path: Path, but: list[int]) -> bool:
+def opened_by_us(path: Path) -> bool:
     links = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
-            links += [os.readlink(f"/proc/self/fd/{name}")] if int(name) not in but else []
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
     return str(path) in links
 
 

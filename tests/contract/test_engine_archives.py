@@ -3,79 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ringfence.host.drivers.shelf import FileShelf
 from ringfence.host.engine.life import archives
-from ringfence.host.kernel.boxes import Box, Limits, Rest
+from ringfence.host.kernel.boxes import Box, Rest
 from ringfence.host.kernel.errors import Conflict, Failed
 from ringfence.host.kernel.ids import BoxId
-from ringfence.host.kernel.life.copies import CopyKind, How, Kept, Snapshot
+from ringfence.host.kernel.life.copies import CopyKind, How, Snapshot
 from ringfence.host.kernel.life.rests import Rests
 from tests.support.clocks import HandClock
 from tests.support.databases import outside
-from tests.support.engine_rig import OPERATOR, Rig, eventually, rig
+from tests.support.engine_rig import OPERATOR, Rig, eventually
+from tests.support.life_rig import NEVER, Gate, HeldShelf, got, put, scene
 
-NEVER = Rests(0, 0, 0, 0, 0)
 ARCHIVED_AFTER = Rests(0, 0, archive_after=100)
-
-
-class Gate:
-    """Something that is held on its way until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.reached, self.open = asyncio.Event(), asyncio.Event()
-
-    async def pass_by(self) -> None:
-        self.reached.set()
-        await self.open.wait()
-
-    def before(
-        self, work: Callable[[BoxId, Limits], Awaitable[None]]
-    ) -> Callable[[BoxId, Limits], Coroutine[Any, Any, None]]:
-        async def held(box: BoxId, limits: Limits) -> None:
-            await self.pass_by()
-            await work(box, limits)
-
-        return held
-
-
-class HeldShelf(FileShelf):
-    """The first copy is held before its first byte, once there is a gate."""
-
-    gate: Gate | None = None
-
-    async def keep(self, copy: str, data: AsyncIterator[bytes]) -> Kept:
-        gate, self.gate = self.gate, None
-        if gate is not None:
-            await gate.pass_by()
-        return await super().keep(copy, data)
 
 
 @asynccontextmanager
 async def archiving(folder: Path, rests: Rests = NEVER) -> AsyncIterator[tuple[Rig, HeldShelf]]:
-    (folder / "snapshots").mkdir()
-    shelf = HeldShelf(folder)
-    async with rig(folder, parts={"shelf": shelf}, rests=rests, rest_seconds=3600.0) as r:
-        yield r, shelf
-
-
-async def put(r: Rig, name: str, text: bytes, user: str = "alice") -> None:
-    async def content() -> AsyncIterator[bytes]:
-        yield text
-
-    await r.engine.files.put(r.actors[user], "default", user, name.encode(), content(), 0o600)
-
-
-async def got(r: Rig, name: str, user: str = "alice") -> bytes:
-    async with r.engine.files.get(r.actors[user], "default", user, name.encode()) as (_, pieces):
-        return b"".join([piece async for piece in pieces])
+    async with scene(folder, rests=rests, rest_seconds=3600.0) as made:
+        yield made
 
 
 async def archived(r: Rig) -> None:

@@ -12,8 +12,9 @@ from ringfence.host.kernel.boxes import Box, Limits, Rest
 from ringfence.host.kernel.errors import DiskFull, Failed, NotFound, RingfenceError
 from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.life.copies import CopyKind, How
-from tests.contract.test_engine_archives import archived, archiving, got, put
+from tests.contract.test_engine_archives import archived, archiving
 from tests.support.engine_rig import OPERATOR, Rig, eventually
+from tests.support.life_rig import got, put
 
 NO_KEEP = How(keep=False)
 

@@ -23,14 +23,14 @@ from tests.support.fakes import FakeLink, Loop, native, parked
 
 
 async def test_a_run_whose_loop_never_asks_ends_at_its_hard_deadline(tmp_path: Path) -> None:
-    async with rig(tmp_path, script=parked, soft_seconds=0.2, hard_seconds=0.5) as r:
+    async with rig(tmp_path, script=parked, soft_seconds=0.2, hard_seconds=2.0) as r:
         await r.engine.threads.add(r.actors["alice"], "default", "t", ["bob"], False)
         said = await r.say("alice", "go")
         loop = await r.loop(said)
         turn = await r.turn(said)
         assert (turn.state, turn.reason) == (TurnState.FAILED, "deadline")
         assert await r.details("alice") == [
-            {"code": "deadline", "message": "it worked for 0.5 s, the most that a run may"}
+            {"code": "deadline", "message": "it worked for 2 s, the most that a run may"}
         ]
         assert await r.details("bob") == [{"code": "deadline"}]
         await eventually(lambda: said.run.id not in r.box("alice").loops, "its loop is stopped")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,11 +137,19 @@ async def test_a_tree_that_was_kept_can_still_be_purged_and_a_new_user_of_the_na
         assert kept in {box.id for box in await r.engine._parts.store.boxes.all()}
 
 
+async def _used(r: Rig, box: BoxId) -> None:
+    """When it was last used is written a moment behind the answer."""
+    async with asyncio.timeout(30):
+        while (await r.store.boxes.get(box)).last_active_at is None:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_box_of_another_installation_is_left_to_its_server(tmp_path: Path) -> None:
     """A removal that was cut short there is asked for again here. Where one installation has the database, the box is ours."""
     async with rig(tmp_path) as r:
         await r.exec("alice", "true")
         box, stop = r.box("alice").id, r.driver.stop
+        await _used(r, box)
 
         async def cut_short(box: BoxId) -> None:
             raise Failed("no")
@@ -160,6 +167,5 @@ async def test_a_box_of_another_installation_is_left_to_its_server(tmp_path: Pat
         with pytest.raises(Failed, match="installation there") as refused:
             await remove(r, True)
         assert "on that installation's server" in refused.value.remedy
-        after = await r.store.boxes.get(box)
-        assert replace(after, last_active_at=before.last_active_at) == before  # that is written a moment later
+        assert await r.store.boxes.get(box) == before
         assert box in r.world.boxes

@@ -14,6 +14,7 @@ from ringfence.host.kernel.errors import Conflict, Failed, Invalid, Refused, Una
 from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.life.copies import How
 from ringfence.host.kernel.life.rests import Rests
+from ringfence.host.kernel.ports import Outcome
 from ringfence.host.kernel.runs import RunState
 from ringfence.host.kernel.threads import TurnState
 from tests.support.clocks import HandClock
@@ -147,16 +148,21 @@ async def test_idle_paused_stopped(tmp_path: Path) -> None:
         assert r.box("alice").starts == 2
 
 
+async def _silent(r: Rig, folder: Path) -> tuple[HandClock, Path, asyncio.Task[Outcome]]:
+    """A command that reads a pipe and says nothing, under a clock that is moved by hand."""
+    clock, pipe = HandClock(), folder / "pipe"
+    r.with_parts["clock"] = clock
+    await r.restart()
+    await r.exec("alice", f"mkfifo {pipe}")
+    command = asyncio.create_task(r.exec("alice", f"read line < {pipe}"))
+    await eventually(lambda: len(r.box("alice").commands) == 1)
+    return clock, pipe, command
+
+
 async def test_a_silent_command_keeps_it_awake(tmp_path: Path) -> None:
     """E76. Control: the same box without one is paused."""
     async with rig(tmp_path, rests=Rests(pause_after=5, stop_after=0), rest_seconds=0.01) as r:
-        clock = HandClock()
-        r.with_parts["clock"] = clock
-        await r.restart()
-        pipe = tmp_path / "pipe"
-        await r.exec("alice", f"mkfifo {pipe}")
-        command = asyncio.create_task(r.exec("alice", f"read line < {pipe}"))
-        await eventually(lambda: len(r.box("alice").commands) == 1)
+        clock, pipe, command = await _silent(r, tmp_path)
         clock.pass_seconds(3600)
         await _looked(r)
         assert await _shown(r) == "running"
@@ -172,13 +178,7 @@ async def test_a_silent_command_keeps_it_awake(tmp_path: Path) -> None:
 async def test_three_separate_settings(tmp_path: Path) -> None:
     """E89: the greatest age waits for an idle moment, the time to live for nothing."""
     async with rig(tmp_path, rests=Rests(0, 0, 0, max_age=50, time_to_live=500), rest_seconds=0.01) as r:
-        clock = HandClock()
-        r.with_parts["clock"] = clock
-        await r.restart()
-        pipe = tmp_path / "pipe"
-        await r.exec("alice", f"mkfifo {pipe}")
-        command = asyncio.create_task(r.exec("alice", f"read line < {pipe}"))
-        await eventually(lambda: len(r.box("alice").commands) == 1)
+        clock, _, command = await _silent(r, tmp_path)
         clock.pass_seconds(60)
         await _looked(r)
         assert await _shown(r) == "running"
@@ -408,13 +408,7 @@ async def test_release_frees_what_quarantine_held_and_nothing_else(tmp_path: Pat
 async def test_what_was_at_work_when_it_was_paused_is_so_for_the_next_server(tmp_path: Path) -> None:
     """Else a command that stands still would be stopped with its box for being idle."""
     async with rig(tmp_path, rests=Rests(0, stop_after=100), rest_seconds=0.01) as r:
-        clock = HandClock()
-        r.with_parts["clock"] = clock
-        await r.restart()
-        pipe = tmp_path / "pipe"
-        await r.exec("alice", f"mkfifo {pipe}")
-        command = asyncio.create_task(r.exec("alice", f"read line < {pipe}"))
-        await eventually(lambda: len(r.box("alice").commands) == 1)
+        clock, pipe, command = await _silent(r, tmp_path)
         await r.engine.life.pause(OPERATOR, "default", "alice")
         command.cancel()
         await r.restart()

@@ -293,13 +293,13 @@ def test_a_start_is_fast_also_when_starts_are_far_apart(rig: Rig) -> None:
     """Against starts that follow at once, in turn with them: the least of each, for the tests share the machine."""
     rig.provision(A)
     took: dict[float, list[float]] = {0.0: [], 0.3: []}
-    for pause in list(took) * 5:
+    for pause in list(took) * 12:
         time.sleep(pause)
         begun = time.monotonic()
         rig.start_box(A)
         took[pause].append(time.monotonic() - begun)
         rig.ask(protocol.Stop(A))
-    assert min(took[0.3]) < 2 * min(took[0.0]) + 0.02, took  # a processor that slept takes some ms more
+    assert min(took[0.3]) < 2 * min(took[0.0]), took
 
 
 def test_the_kernels_process_has_no_right(rig: Rig) -> None:

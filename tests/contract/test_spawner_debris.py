@@ -346,11 +346,8 @@ def test_old_copies_of_releases_go_but_those_in_use_and_the_newest(rig: Rig) -> 
 
 def test_another_installation_of_this_host_is_out_of_reach(rig: Rig) -> None:
     """Its box runs under other ids, in other cgroups, from another state."""
-    home = spawner_rig.temporary_home()
-    home.mkdir()
-    first = rig.ids[1] + 1 + 8
-    theirs = Rig(home, ids=(first, first + 99), kernel=(first - 8, first - 8), overrides={"installation": "o" * 16})
-    theirs.prepare()
+    first, overrides = rig.ids[1] + 1 + 8, {"installation": "o" * 16}
+    theirs = spawner_rig.make(ids=(first, first + 99), kernel=(first - 8, first - 8), overrides=overrides)
     theirs.start()
     try:
         theirs.provision(BOX, limits=SMALL)
@@ -367,7 +364,7 @@ def test_another_installation_of_this_host_is_out_of_reach(rig: Rig) -> None:
         theirs.stop()
         for parent in Path("/sys/fs/cgroup").glob("*/ringfence-" + "o" * 16):
             parent.rmdir()
-        shutil.rmtree(home.parent)
+        shutil.rmtree(theirs.home.parent)
 
 
 def test_another_boots_record_is_no_process_and_its_cgroup_nothing(rig: Rig) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ringfence.host.drivers.shelf import FileShelf
+from ringfence.host.kernel.boxes import Limits
 from ringfence.host.kernel.errors import RingfenceError
+from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.life.copies import Kept
 from ringfence.host.kernel.life.rests import Rests
 from tests.support.engine_rig import Rig, eventually, rig
@@ -26,6 +28,15 @@ class Gate:
     async def pass_by(self) -> None:
         self.reached.set()
         await self.open.wait()
+
+    def before(
+        self, work: Callable[[BoxId, Limits], Awaitable[None]]
+    ) -> Callable[[BoxId, Limits], Coroutine[Any, Any, None]]:
+        async def held(box: BoxId, limits: Limits) -> None:
+            await self.pass_by()
+            await work(box, limits)
+
+        return held
 
 
 class HeldShelf(FileShelf):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ringfence.bench.figures import Row, Series, at_most, ratio
-from ringfence.bench.throwaway import CommandFailed, Installation, installation
+from ringfence.bench.throwaway import CommandFailed, Installation, installation, measured
 
 EXEC_ROUNDS = 31
 BOXES = 20
@@ -40,13 +37,7 @@ def run(say: Callable[[str], None]) -> tuple[list[Row], list[str]]:
 
 
 def _inside(made: Installation) -> list[Row]:
-    config = str(made.home / "spawner" / "config.json")
-    done = subprocess.run(
-        [sys.executable, "-m", "ringfence.bench.inside", config], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise CommandFailed(f"the measuring process ended with {done.returncode}: {done.stderr[-2000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = measured("ringfence.bench.inside", made)
 
     def against(name: str, title: str, times: float, plus_ms: float | None = None) -> Row:
         ours, floor = (Series(tuple(found[name][side])) for side in ("ours", "floor"))

@@ -4,15 +4,13 @@ against a Docker engine."""
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 
 from ringfence.bench.docker import Docker
 from ringfence.bench.figures import Row, Series, at_least, at_most, ratio
-from ringfence.bench.throwaway import CommandFailed, Installation, installation
+from ringfence.bench.throwaway import CommandFailed, Installation, installation, measured
 from ringfence.client.sync import SyncClient
 
 ADOPTED = 100
@@ -37,13 +35,7 @@ def run(say: Callable[[str], None], image: str) -> tuple[list[Row], list[str]]:
 
 
 def _inside(made: Installation) -> list[Row]:
-    config = str(made.home / "spawner" / "config.json")
-    done = subprocess.run(
-        [sys.executable, "-m", "ringfence.bench.life_inside", config], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise CommandFailed(f"the measuring process ended with {done.returncode}: {done.stderr[-2000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = measured("ringfence.bench.life_inside", made)
     resume, pause = Series(tuple(found["resume"])), Series(tuple(found["pause"]))
     ours, floor = (Series(tuple(found["stopped"][side])) for side in ("ours", "floor"))
     crowd = sorted(found["crowd"])

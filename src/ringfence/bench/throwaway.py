@@ -262,3 +262,12 @@ def _unmount(home: Path) -> None:
         place = line.split()[4]
         if place.startswith(f"{home}/boxes/"):
             subprocess.run(["umount", "--lazy", place], check=False)
+
+
+def measured(module: str, *made: Installation) -> Any:
+    """What a process of its own, which drives the spawners of these installations itself, has measured. CommandFailed."""
+    configs = [str(one.home / "spawner" / "config.json") for one in made]
+    done = subprocess.run([sys.executable, "-m", module, *configs], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CommandFailed(f"the measuring process ended with {done.returncode}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])

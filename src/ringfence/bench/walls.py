@@ -4,16 +4,13 @@ and how the server answers while four boxes attack it. Root only: an ordinary ac
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ringfence.bench import bombs
 from ringfence.bench.figures import Row, Series, at_most, ratio
-from ringfence.bench.throwaway import CommandFailed, Installation, installation
+from ringfence.bench.throwaway import CommandFailed, Installation, installation, measured
 
 WARM_TIMES, COLD_MS = 1.25, 15
 FREEZE_MS, KILL_MS = 5, 200
@@ -40,13 +37,7 @@ def run(say: Callable[[str], None], seconds: float = HEALTH_SECONDS) -> tuple[li
 
 
 def _measured(made: list[Installation]) -> Found:
-    configs = [str(one.home / "spawner" / "config.json") for one in made]
-    done = subprocess.run(
-        [sys.executable, "-m", "ringfence.bench.walls_inside", *configs], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise CommandFailed(f"the measuring process ended with {done.returncode}: {done.stderr[-2000:]}")
-    found: Found = json.loads(done.stdout.splitlines()[-1])
+    found: Found = measured("ringfence.bench.walls_inside", *made)
     return found
 
 

@@ -36,7 +36,7 @@ def _some(top: Path, fd: int, into: int, mount: str, last: str = "") -> bool:
     found = False
     with os.scandir(fd) as entries:
         names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if entry.name != last]
-    for name, is_folder in names:
+    for name, is_folder in sorted(names):  # what is left of one that failed does not hang on the file system
         found = True
         try:
             if not is_folder:
