@@ -82,7 +82,7 @@ def _ticks(uid: int) -> int:
 def test_a_command_that_is_paused_goes_on(awake: Installation) -> None:
     """E74: it loses nothing, and the clock is right after it."""
     if not awake.freezes("ann"):
-        return
+        pytest.skip("this host cannot freeze: there is no pause")
     with _at_work(awake, "ann", "echo up; read line; date +%s; echo down $line") as running:
         awake.ok("box", "pause", "ann")
         out, _ = _told(running, b"hello\n", lambda: awake.ok("box", "resume", "ann"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from ringfence.client import SyncClient
+from ringfence.client.errors import ApiError
 from tests.support.installation import Installation, eventually, installation, until_file
 
 pytestmark = pytest.mark.root
@@ -134,6 +137,20 @@ def test_boxes_that_an_older_database_does_not_know_go_only_by_name(tmp_path: Pa
         assert report(made) == {"found": [], "dry_run": False, "ids": gone["ids"] | {"spent": 8, "held": 8}}
 
 
+def test_a_token_that_is_no_operators_sweeps_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with installation("--listen", f"127.0.0.1:{port}") as made:
+        made.ok("user", "add", "alice")
+        words = [("--user", "alice"), ("--user", "operator", "--scope", "operator")]
+        own, operators = (made.ok("token", "add", *each, "--json").json()["token"] for each in words)
+        with SyncClient(url=f"http://127.0.0.1:{port}", token=operators) as client:
+            assert client.sweep(dry_run=True)["found"] == []  # control
+        with SyncClient(url=f"http://127.0.0.1:{port}", token=own) as client, pytest.raises(ApiError) as refusal:
+            client.sweep()
+        assert refusal.value.code == "refused"
+
+
 @pytest.mark.parametrize("words", [["--boxes", ""], ["--boxes", "../../etc"], ["--boxes", "a" * 16, "--dry-run"]])
 def test_what_it_cannot_mean_is_refused(server: Installation, words: list[str]) -> None:
     answer = server.run("sweep", "--json", *words)
@@ -141,12 +158,6 @@ def test_what_it_cannot_mean_is_refused(server: Installation, words: list[str]) 
 
 
 def test_it_is_for_operators(server: Installation, alice: str) -> None:
-    token = server.ok("token", "add", "--user", alice, "--json").json()["token"]
-    from ringfence.client import SyncClient
-    from ringfence.client.errors import ApiError
-
-    with SyncClient(url="http://127.0.0.1:1", token=token) as nobody, pytest.raises(ApiError):
-        nobody.sweep()
     with SyncClient(socket=server.socket, act_as=alice) as acting, pytest.raises(ApiError) as refusal:
         acting.sweep(dry_run=True)
     assert refusal.value.code == "refused" and os.path.exists(server.socket)

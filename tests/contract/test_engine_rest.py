@@ -84,6 +84,22 @@ async def test_a_live_run_refuses_and_is_parked_when_forced(tmp_path: Path) -> N
         assert (await r.store.runs.get(said.run.id)).attempts == row.attempts + 1
 
 
+@pytest.mark.parametrize("paused", [False, True])
+async def test_a_box_that_ends_while_it_is_paused_is_told_as_that(tmp_path: Path, paused: bool) -> None:
+    """And not as a policy, whatever its row says of it still."""
+    async with rig(tmp_path, rests=NEVER) as r:
+        await r.exec("alice", "true")
+        if paused:
+            await r.engine.life.pause(OPERATOR, "default", "alice")
+
+        async def ended(box: BoxId) -> None:
+            raise Refused("the box does not run")
+
+        r.driver.freeze = ended  # type: ignore[method-assign]
+        with pytest.raises(Conflict, match="ended while it was to be paused"):
+            await r.engine.life.pause(OPERATOR, "default", "alice")
+
+
 async def test_commands_stand_still_and_go_on(tmp_path: Path) -> None:
     async with rig(tmp_path, rests=NEVER) as r:
         pipe = tmp_path / "pipe"

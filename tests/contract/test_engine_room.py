@@ -13,6 +13,7 @@ from ringfence.host.kernel.ids import BoxId
 from ringfence.host.kernel.life.caps import Caps, Load
 from ringfence.host.kernel.life.rests import DRIFT_IDLE, Rests
 from tests.support.clocks import HandClock
+from tests.support.databases import outside
 from tests.support.engine_rig import OPERATOR, Rig, eventually, rig
 
 NEVER = Rests(0, 0, 0, 0, 0)
@@ -151,6 +152,21 @@ async def test_what_has_drifted_is_recycled_when_it_is_idle(tmp_path: Path) -> N
         assert (view.generation, drifted) == (3, ["limits"])
         await (await asyncio.create_subprocess_shell(f"echo on > {tmp_path / 'pipe'}")).wait()
         work.cancel()
+
+
+@pytest.mark.parametrize("noted", [None, {"busy": False}])
+async def test_what_an_older_release_started_is_started_anew_by_an_upgrade(
+    tmp_path: Path, noted: dict[str, object] | None
+) -> None:
+    """Its row does not say what that was, also once something else was noted there. Control: by this release, nothing is to be done."""
+    async with rig(tmp_path, rests=NEVER, rest_seconds=3600) as r:
+        await r.exec("alice", "true")
+        assert (await r.engine.life.upgrade(OPERATOR, "default", "alice"))[1] == []
+        outside(tmp_path, "UPDATE boxes SET made_of = NULL WHERE id = ?", r.box("alice").id)
+        if noted is not None:
+            await r.store.boxes.update(r.box("alice").id, made_of=noted)
+        view, drifted = await r.engine.life.upgrade(OPERATOR, "default", "alice")
+        assert (view.generation, drifted) == (2, ["start"])
 
 
 async def test_a_tenant_that_waits_for_its_own_room_holds_up_nobody_else(tmp_path: Path) -> None:

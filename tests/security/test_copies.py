@@ -296,15 +296,16 @@ def test_what_is_not_the_boxes_own_is_not_read(rig: Rig) -> None:
     assert pack(rig)[1]["entries"] == 3  # control
 
 
-def test_a_tree_that_changes_meanwhile_is_never_followed_out(rig: Rig, tmp_path: Path) -> None:
+def test_a_tree_that_changes_meanwhile_is_never_followed_out(rig: Rig) -> None:
     """Somebody with the box's id exchanges a folder for a link for as long as it is packed, as no box in peace can."""
-    home, uid = tree_of(rig) / "home", tree_of(rig).stat().st_uid
-    (tmp_path / "secret").write_text("of the host")
-    tmp_path.chmod(0o755)
+    home, uid, outside = tree_of(rig) / "home", tree_of(rig).stat().st_uid, rig.home.parent / "outside"
+    outside.mkdir(0o755)
+    (outside / "secret").write_text("of the host")
 
     def plant() -> None:
         os.mkdir(home / "d")
-        os.symlink(tmp_path, home / "l")
+        os.symlink(outside, home / "l")
+        assert (home / "l" / "secret").read_text() == "of the host"  # control: whoever follows it has it
         for number in range(200):
             (home / "d" / str(number)).write_text("mine")
 
@@ -321,11 +322,12 @@ def test_a_tree_that_changes_meanwhile_is_never_followed_out(rig: Rig, tmp_path:
     racer = threading.Thread(target=exchange)
     racer.start()
     try:
-        whole = [_packed(rig) for _ in range(30)]
+        packed = [_packed(rig) for _ in range(30)]
     finally:
         over.set()
         racer.join()
-    assert all(b"of the host" not in data for data in whole)
+    assert any(b"mine" in data for data in [*packed, _packed(rig)])
+    assert all(b"of the host" not in data for data in packed)
 
 
 def _packed(rig: Rig) -> bytes:

@@ -55,7 +55,7 @@ def release(user: User, tenant: Tenant = "default", json: Json = False) -> None:
 def upgrade(
     user: Annotated[str | None, typer.Argument(metavar="[USER]", help="Whose box; or --all.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every box that runs, one after the other, idle ones first.")
+        bool, typer.Option("--all", help="Every box of the tenant that runs, one after the other, idle ones first.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="End what is at work in it.")] = False,
     drain: Annotated[float, typer.Option(metavar="SECONDS", help="Wait so long for the end of what is at work.")] = 0.0,

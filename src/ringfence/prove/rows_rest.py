@@ -24,6 +24,7 @@ STORM = (
 )
 LOOK = 0.5  # seconds between two looks at what stands still; a box at work uses some hundred ticks in them
 RACES = 66
+ASKS = 'import urllib.request as u; u.urlopen("http://example.invalid")'  # its answer is a refusal, by a worker
 VERBS = ("pause", "exec", "resume", "stop", "exec", "start", "pause", "stop", "pause", "exec", "resume")
 REFUSALS = ("conflict", "unavailable", "box_lost")
 
@@ -64,8 +65,10 @@ def under_way(stage: Stage, _runner: str) -> Tries:
     """M02."""
     user = stage.user("rolf")
     stage.client.start_box(user)
-    posted = stage.acting(user).post_message("over-a-pause", "$ sleep 60")
+    posted = stage.acting(user).post_message("over-a-pause", f"$ python3 -c '{ASKS}'; sleep 60")
     _until(lambda: stage.client.run(posted["run"])["state"] == "running")
+    _until(lambda: stage.box(user)["egress"].get("worker"))
+    worked = stage.box(user)["egress"].get("worker")
     told = {"a live run": f"{DONE} is frozen"}
     with suppress(_Refused):
         told["a live run"] = _refused(lambda: _pause(stage, user))
@@ -73,6 +76,8 @@ def under_way(stage: Stage, _runner: str) -> Tries:
     state = stage.client.run(posted["run"])
     told["when forced"] = "waits" if state["state"] == "queued" else f"{DONE} {state['state']}"
     told["way out"] = f"{DONE} a worker lives" if stage.box(user)["egress"].get("worker") else "no worker"
+    if not worked:  # else it was closed before
+        told["way out"] = f"{DONE} not used before"
     stage.client.remove_user(user, purge=True)
     return Tries(told)
 

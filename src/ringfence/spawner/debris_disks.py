@@ -50,11 +50,12 @@ def where(boxes: int) -> str:
 def mounts(boxes: int) -> dict[str, list[Mount]]:
     """Box -> what is mounted below its directory, in this process's namespace (proc(5), mountinfo)."""
     found: dict[str, list[Mount]] = {}
+    top = where(boxes)
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file.read(_LONGEST).splitlines():
             words = line.split(b" ", 5)
             path = _OCTAL.sub(lambda octal: bytes([int(octal[1], 8)]), words[4])
-            box, place = _below(where(boxes), os.fsdecode(path))
+            box, place = _below(top, os.fsdecode(path))
             if box:
                 major, _, minor = words[2].partition(b":")
                 found.setdefault(box, []).append(Mount(place, int(major), int(minor)))
@@ -64,8 +65,9 @@ def mounts(boxes: int) -> dict[str, list[Mount]]:
 def devices(boxes: int) -> dict[str, list[Device]]:
     """Box -> loop devices over files below its directory, deleted ones too."""
     found: dict[str, list[Device]] = {}
+    top = where(boxes)
     for number, path in loop_image.attached().items():
-        box, name = _below(where(boxes), path.removesuffix(loop_image.GONE))
+        box, name = _below(top, path.removesuffix(loop_image.GONE))
         if box:
             gone = path.endswith(loop_image.GONE)
             found.setdefault(box, []).append(Device(number, path, name, gone))

@@ -25,6 +25,7 @@ from ringfence.host.kernel.errors import DiskFull, Failed, NotFound
 from ringfence.host.kernel.life.copies import Kept
 
 ZSTD = "/usr/bin/zstd"
+ANOTHER = "take another copy: ringfence box snapshots U"
 PIECE = 256 << 10
 HASHED = 4 << 20  # bytes at once: 10 ms, for which who is cancelled waits
 RESERVE = 1 << 30  # bytes of the volume that no copy may take; 1/20 of a small one
@@ -156,12 +157,12 @@ class FileShelf:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     raise Failed(
                         f"the file of copy {copy} is no regular file",
-                        remedy="take another copy: ringfence box snapshots U",
+                        remedy=ANOTHER,
                     )
                 if await _digest(fd) != digest:
                     raise Failed(
                         f"the file of copy {copy} is not what was kept: its digest is another",
-                        remedy="take another copy: ringfence box snapshots U",
+                        remedy=ANOTHER,
                     )
                 yield fd, packed_by
         except OSError as error:
@@ -185,7 +186,7 @@ class FileShelf:
             while piece := await process.stdout.read(PIECE):
                 yield piece
             if await process.wait() != 0:
-                raise Failed("the file of a copy cannot be unpacked: zstd failed")
+                raise Failed("the file of a copy cannot be unpacked: zstd failed", remedy=ANOTHER)
         finally:
             await _ended(process)
 
@@ -195,7 +196,7 @@ class FileShelf:
             if _NAME.match(path.name) is not None and os.path.lexists(path):
                 return path, suffix
         self._usable()  # one that is not mounted has lost nothing
-        raise NotFound(f"the file of copy {copy} is not there", remedy="take another copy: ringfence box snapshots U")
+        raise NotFound(f"the file of copy {copy} is not there", remedy=ANOTHER)
 
     async def drop(self, copy: str) -> None:
         await _thread(self._drop, copy)
@@ -284,12 +285,12 @@ async def _from_zlib(fd: int) -> AsyncGenerator[bytes, None]:
             try:
                 piece = await _thread(unpacker.decompress, data, PIECE)
             except zlib.error as error:
-                raise Failed(f"the file of a copy cannot be unpacked: {error}") from error
+                raise Failed(f"the file of a copy cannot be unpacked: {error}", remedy=ANOTHER) from error
             data = unpacker.unconsumed_tail
             if piece:
                 yield piece
     if not unpacker.eof:
-        raise Failed("the file of a copy cannot be unpacked: it ends too early")
+        raise Failed("the file of a copy cannot be unpacked: it ends too early", remedy=ANOTHER)
 
 
 async def _digest(fd: int) -> str:

@@ -433,9 +433,6 @@ class Command(Protocol):
         """The outcome is safe elsewhere: the guest may forget it. Idempotent."""
 
 
-LoopAsk = tuple[RunId, str, Any]  # run id as PID 1 stamped it, method, the validated dataclass of wire.messages
-
-
 class LoopHost(Protocol):
     """What the broker calls with what loops ask. Implemented by the engine. Its errors become the reply's `err`."""
 

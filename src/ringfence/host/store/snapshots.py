@@ -12,6 +12,7 @@ from ringfence.host.kernel.boxes import Box
 from ringfence.host.kernel.errors import Conflict, NotFound
 from ringfence.host.kernel.ids import BoxId, UserId
 from ringfence.host.kernel.life.copies import MAX_ASKED, Copied, CopyKind, Kept, Snapshot
+from ringfence.host.store.box_days import selected
 from ringfence.host.store.database import Database
 from ringfence.host.store.life import snapshots
 from ringfence.host.store.owned import owned, owned_row
@@ -63,7 +64,8 @@ class SqlSnapshots:
         gone = sa.select(snapshots.c.id).where(
             snapshots.c.removed_at.is_not(None), snapshots.c.installation == installation
         )
-        return await self._database.read(lambda c: set(c.execute(gone).scalars()) & set(copies))
+        found = await self._database.read(lambda c: selected(c, gone, snapshots.c.id, copies))
+        return {row.id for row in found}
 
     async def remove(self, copy: str) -> None:
         await self._database.write(lambda tx: _remove(tx, copy))

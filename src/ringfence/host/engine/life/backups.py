@@ -4,7 +4,7 @@ A running box stands still for as long as its tree is read, and goes on; command
 cannot freeze, a box that is at work is refused before the first byte, waited for when it begins later, or stopped when forced. Where
 a box's content lies is looked up while nothing of it moves: it may have been archived or started since the rows were read. Whoever
 takes the bytes may be slow, but not for ever (ahead.py). A server that dies in between leaves a stream without its end, and a frozen
-box that the next start lets go on (bringup.adopt).
+box that the next start lets go on (adoption.py).
 """
 
 from __future__ import annotations

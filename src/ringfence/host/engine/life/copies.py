@@ -24,7 +24,7 @@ from ringfence.host.engine.life.ahead import LEAST, Ahead
 from ringfence.host.engine.life.archives import Archives, alone
 from ringfence.host.engine.life.mending import Mended, Mending
 from ringfence.host.engine.life.shelving import Shelving, begun
-from ringfence.host.engine.life.standing import Standing
+from ringfence.host.engine.life.standing import Standing, check_drain
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.access import Action
 from ringfence.host.kernel.boxes import Box, Rest
@@ -113,7 +113,7 @@ class Copies:
     async def restore(self, actor: Actor, tenant: str, user: str, wanted: str, how: How) -> Changed:
         """The box is left stopped, with the tree of the copy. Refused: something in the archive is not to be had. DiskFull: it is more
         than the box may have now. Conflict. The tree of before stays as it is then."""
-        told = {"verb": "restore", "copy": wanted[:MOST_NAME], **asdict(how)}
+        told = {"verb": "restore", "copy": wanted[:MOST_NAME], **_asked(how)}
         target = await self._doors.user(Action.BOX_TREE, actor, tenant, user, told)
         box = await home_of(self._parts, target)
         step(box, Verb.RESTORE)
@@ -130,7 +130,7 @@ class Copies:
     async def clone(self, actor: Actor, tenant: str, user: str, to: str, wanted: str | None, how: How) -> Changed:
         """The tree of one user's box, or of a copy of it, in the place of another's: an operator's. The other box keeps its id, its
         machine-id, its name and its secrets, none of which are in a tree."""
-        told = {"from": user[:MOST_NAME], "to": to[:MOST_NAME], "copy": (wanted or "")[:MOST_NAME], **asdict(how)}
+        told = {"from": user[:MOST_NAME], "to": to[:MOST_NAME], "copy": (wanted or "")[:MOST_NAME], **_asked(how)}
         target = await self._doors.user(Action.BOX_CLONE, actor, tenant, user, told)
         other = await self._doors.user(Action.BOX_CLONE, actor, tenant, to, told)
         if target.id == other.id:
@@ -153,7 +153,7 @@ class Copies:
     async def reset(self, actor: Actor, tenant: str, user: str, how: How, *, keep_files: bool = False) -> Changed:
         """Left stopped: with an empty tree, or `keep_files`, with home and workspace as they are; processes, /tmp and /run go in
         either case."""
-        told = {"verb": "reset", "keep_files": keep_files, **asdict(how)}
+        told = {"verb": "reset", "keep_files": keep_files, **_asked(how)}
         box, copy = await self._of(Action.BOX_TREE, actor, tenant, user, told), None
         async with self._down(box, Verb.RESET, how) as box:
             if not keep_files:
@@ -168,13 +168,13 @@ class Copies:
 
     async def archive(self, actor: Actor, tenant: str, user: str, how: How) -> BoxView:
         """Stopped, and its tree packed, until its next start. Idempotent."""
-        box = await self._of(Action.BOX_PAUSE, actor, tenant, user, {"verb": "archive", **asdict(how)})
+        box = await self._of(Action.BOX_PAUSE, actor, tenant, user, {"verb": "archive", **_asked(how)})
         await self._archives.put_away(box.id, force=how.force, drain=how.drain)
         return await self._keeper.show(actor, tenant, user)
 
     async def recover(self, actor: Actor, tenant: str, user: str, action: str, how: How) -> tuple[BoxView, Mended]:
         """`fsck` or `free-space`. Left stopped."""
-        told = {"verb": action[:MOST_NAME], **asdict(how)}
+        told = {"verb": action[:MOST_NAME], **_asked(how)}
         box = await self._of(Action.BOX_RECOVER, actor, tenant, user, told)
         work = self._mending.of(action)
         async with self._down(box, Verb.RECOVER, how) as box:
@@ -262,6 +262,12 @@ class Copies:
         box = await home_of(self._parts, await self._doors.user(action, actor, tenant, user, told))
         check_quarantine(box, operator=actor.operator)
         return box
+
+
+def _asked(how: How) -> dict[str, Any]:
+    """For the audit. Invalid: no such wait."""
+    check_drain(how.drain)
+    return asdict(how)
 
 
 def _check_name(name: str) -> None:

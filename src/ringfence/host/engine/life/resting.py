@@ -42,7 +42,7 @@ class Resting:
         self, box: BoxId, *, generation: int | None = None, due: Callable[[], bool] | None = None, force: bool = False
     ) -> Box:
         """`due`: only if that is so, also when nothing can begin in it any more. `force`: runs at work go back to the queue, and wait
-        there until the box is resumed. Commands stand still with the box, and so do their time-outs. Conflict, Refused, Unavailable."""
+        there until the box is resumed. Commands stand still with the box, and so do their time-outs. Conflict, Refused (quarantine), Unavailable."""
         slot = self._bringup.slot(box)
         async with slot.hold("it is being paused"):
             return await self.pause_locked(slot, generation=generation, due=due, force=force)
@@ -54,7 +54,7 @@ class Resting:
         row = await self._parts.store.boxes.get(slot.box)
         step(row, Verb.PAUSE, generation=generation)
         if state_of(row) is State.PAUSED and slot.paused:
-            await self._parts.driver.freeze(slot.box)  # it may have been let go on by hand
+            await self._freeze(slot.box)  # it may have been let go on by hand
             return row
         _check_due(due)
         slot.paused, slot.paused_at = True, None  # from here on whoever needs it waits for the lock
@@ -79,12 +79,15 @@ class Resting:
         if slot.link is not None:
             slot.link.paused()
         await self._outward.paused(slot.box)
-        try:
-            await self._parts.driver.freeze(slot.box)
-        except Refused as error:  # it was stopped, or ended, meanwhile
-            raise Conflict(f"the box ended while it was to be paused: {error.message}", remedy="look again") from error
+        await self._freeze(slot.box)
         made_of = {**(row.made_of or {}), BUSY: bool(slot.uses)}
         return await boxes.update(slot.box, rest=Rest.PAUSED, made_of=made_of)
+
+    async def _freeze(self, box: BoxId) -> None:
+        try:
+            await self._parts.driver.freeze(box)
+        except Refused as error:  # it was stopped, or ended, meanwhile
+            raise Conflict(f"the box ended while it was to be paused: {error.message}", remedy="look again") from error
 
     async def _put_back(self, slot: Slot) -> None:
         try:

@@ -14,6 +14,7 @@ from contextlib import aclosing, suppress
 from typing import NoReturn
 
 from ringfence.host.engine.crew import uncut
+from ringfence.host.engine.homes import is_here
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.boxes import Box, Desired, Rest
 from ringfence.host.kernel.errors import Failed, NotFound, RingfenceError, Unavailable
@@ -21,12 +22,13 @@ from ringfence.host.kernel.ids import BoxId, UserId
 from ringfence.host.kernel.life.copies import Copied, CopyKind, Kept, Packing, Shelf, Snapshot
 from ringfence.host.kernel.life.states import Verb
 
-# Verbs that were under way with a tree when a server died: what they left beside it is of no use.
 ANEW = (
     "put its file back (snapshots/ of the state, from a backup), or a copy in its place: ringfence box restore U S --no-keep, "
     "or begin anew: ringfence box reset U --no-keep"
 )
-OF_TREES = frozenset({Verb.ARCHIVE.value, Verb.RESET.value, Verb.RESTORE.value, Verb.RECOVER.value, Verb.START.value})
+# Verbs that were under way with a tree when a server died: what they left beside it is of no use. (A start is no such row: what it leaves
+# is found by the sweep.)
+OF_TREES = frozenset({Verb.ARCHIVE.value, Verb.RESET.value, Verb.RESTORE.value, Verb.RECOVER.value})
 
 
 class Shelving:
@@ -147,7 +149,7 @@ class Shelving:
             return
         await self._tried(self._parts.shelf.tidy(), "what was left of copies is not taken away")
         for box in await self._parts.store.boxes.all():
-            if box.verb and box.installation in ("", self._parts.config.installation):
+            if box.verb and is_here(self._parts, box):
                 if box.verb in OF_TREES:
                     await self._tried(
                         self._parts.driver.forget_copy(box.id, box.limits), f"what is beside the tree of {box.id} stays"

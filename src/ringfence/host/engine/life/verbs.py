@@ -19,7 +19,7 @@ from ringfence.host.kernel.access import Action
 from ringfence.host.kernel.boxes import Box, Desired, Observed, Rest
 from ringfence.host.kernel.errors import BoxLost, Failed, Invalid, NotFound, RingfenceError, Unavailable
 from ringfence.host.kernel.images import HOST
-from ringfence.host.kernel.life.drift import drift
+from ringfence.host.kernel.life.drift import drift, is_known
 from ringfence.host.kernel.life.logs import Source
 from ringfence.host.kernel.life.states import State, Verb, check_quarantine, state_of, step
 from ringfence.host.kernel.people import Actor, User
@@ -117,7 +117,7 @@ class LifeVerbs:
             box = await self._parts.store.boxes.get(box.id)
             up = state_of(box) in (State.RUNNING, State.PAUSED)
             drifted = drift(replace(box, image_bound=choice[1]), self._parts.facts)
-            if up and box.made_of is None:
+            if up and not is_known(box):
                 drifted = ["start"]  # by a release that did not say what boxes are made of
             anew = up and bool(drifted)
             if not anew:

@@ -28,7 +28,6 @@ PART = 4 << 20  # bytes of content: so much is in memory at once, on both sides
 MANIFEST, INDEX, FAILED = "manifest.json", "index", "failed.json"
 MAX_JSON = 256 << 20  # of the index: 1,000,000 items of 250 bytes
 MAX_ITEMS = 1_000_000
-MAX_PARTS = 100_000_000  # eight digits, of 4 MiB each
 _BLOCK = 512  # of a tar
 _MAX_STORED = PART + (PART >> 8) + 1024  # what cannot be packed grows by 5 bytes in 16 KiB, and a header
 _NAME = re.compile(r"[a-z0-9][A-Za-z0-9._/-]{0,79}")

@@ -104,7 +104,7 @@ def check_item(item: str) -> None:
     if not known:
         raise Invalid(
             f"the backup has something in it that this release does not know: {item}",
-            remedy="take the release that made it: ringfence backup verify FILE",
+            remedy="take the release that made it, which `tar -xOf FILE manifest.json` names",
         )
 
 

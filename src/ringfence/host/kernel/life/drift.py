@@ -34,6 +34,11 @@ def made_of(facts: Mapping[str, Any], limits: Limits, image: str = HOST) -> dict
     return {**found, "limits": {name: getattr(limits, name) for name in FROM_NEXT_START}}
 
 
+def is_known(box: Box) -> bool:
+    """Whether its row says what it was started with; one of an older release does not, whatever else it notes of the box."""
+    return not SAYS.keys().isdisjoint(box.made_of or {})
+
+
 def drift(box: Box, facts: Mapping[str, Any]) -> list[str]:
     """Names of SAYS; of a row of an older release, which does not say what the box was made of, none."""
     before = box.made_of
