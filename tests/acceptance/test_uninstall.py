@@ -49,7 +49,8 @@ def purged() -> Iterator[Installation]:
                 with contextlib.suppress(CommandFailed):
                     made.run("uninstall", "--purge", "--yes", "--force")
                 ended(made)
-            remains.end_by_force(facts, made.home)
+            if made.home.exists():  # else its ids may be another's by now
+                remains.end_by_force(facts, made.home)
 
 
 def facts_of(made: Installation) -> Facts:

@@ -228,7 +228,7 @@ def test_an_image_that_is_no_file_system_is_said(rig: Rig) -> None:
     image.write_bytes(bytes(SMALL.disk))
     with pytest.raises(Refusal, match="cannot be mounted") as caught:
         rig.start_box(BOX, SMALL)
-    assert "e2fsck" in caught.value.remedy and devices_of(rig.home) == []
+    assert "box recover USER --fsck" in caught.value.remedy and devices_of(rig.home) == []
 
 
 def test_a_mount_that_only_a_living_box_still_has_gets_the_same_device(rig: Rig) -> None:

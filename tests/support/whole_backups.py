@@ -118,7 +118,7 @@ def away(place: Path) -> None:
     there = facts_of(place) if (place / "installation.json").exists() else None
     with contextlib.suppress(CommandFailed):
         Installation(place).run("uninstall", "--purge", "--yes", "--force")
-    if there is not None:
+    if there is not None and place.exists():  # else its ids may be another's by now
         remains.end_by_force(there, place)
 
 

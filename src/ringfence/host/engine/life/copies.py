@@ -10,6 +10,7 @@ tree before that of its copy is on disk, unless that copy was refused by who ask
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -24,7 +25,7 @@ from ringfence.host.engine.life.ahead import LEAST, Ahead
 from ringfence.host.engine.life.archives import Archives, alone
 from ringfence.host.engine.life.mending import Mended, Mending
 from ringfence.host.engine.life.shelving import Shelving, begun
-from ringfence.host.engine.life.standing import Standing, check_drain
+from ringfence.host.engine.life.standing import Standing
 from ringfence.host.engine.parts import Parts
 from ringfence.host.kernel.access import Action
 from ringfence.host.kernel.boxes import Box, Rest
@@ -265,9 +266,8 @@ class Copies:
 
 
 def _asked(how: How) -> dict[str, Any]:
-    """For the audit. Invalid: no such wait."""
-    check_drain(how.drain)
-    return asdict(how)
+    """For the audit, which is JSON and comes before what is asked for is looked at."""
+    return {**asdict(how), "drain": how.drain if math.isfinite(how.drain) else str(how.drain)}
 
 
 def _check_name(name: str) -> None:
